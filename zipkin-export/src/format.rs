@@ -1,4 +1,4 @@
-//! Encodings of spans in a request.
+//! Encodings of spans in a request: one for each kind of receiver.
 
 use blkkin_wire::span::Span;
 

@@ -1,7 +1,7 @@
 //! Transport to an OTLP receiver by gRPC: one unary call per request (grpc/doc/PROTOCOL-HTTP2.md).
 //!
-//! *In*: encoded requests. *Out*: calls, and the meaning of their status. *Invariant*: only status 0
-//! means accepted. `grpcs://` uses TLS, `grpc://` does not.
+//! *In*: encoded requests. *Out*: calls, and the meaning of their status. *Invariant*: only status
+//! 0 means accepted. `grpcs://` uses TLS, `grpc://` does not.
 //!
 //! | status | meaning (opentelemetry-proto, docs/specification.md, OTLP/gRPC response) |
 //! |---|---|
@@ -11,13 +11,14 @@
 //! | 2, 13 | failed on the request: retried, then halved if it accepts others |
 //! | any other | invalid content: halved |
 //!
-//! A response without a status gets the one of its HTTP status (grpc/doc/http-grpc-status-mapping.md).
+//! A response without a status gets the one of its HTTP status
+//! (grpc/doc/http-grpc-status-mapping.md).
 //!
 //! tonic provides HTTP/2, TLS and compression. [`EncodedCodec`] replaces its generated messages,
 //! because a request is encoded already.
 //!
-//! *Rejected*: h2 alone. It saves the 14 crates that tonic adds, but TLS, compression and the status
-//! mapping would be code of this crate.
+//! *Rejected*: h2 alone. It saves the 14 crates that tonic adds, but TLS, compression and the
+//! status mapping would be code of this crate.
 
 use std::error::Error;
 use std::io;

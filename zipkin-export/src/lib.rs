@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! offer → queue ─ thread ─┬ sender: format → batch → delivery (retry, halve) → http, grpc
-//!                         └ json → batch → file → atomic_json_file (a valid list at every moment)
+//!                         └ file: json → batch → span_file → atomic_json_file (always a valid list)
 //! ```
 //!
-//! *In*: [`blkkin_wire::span::Span`]s. *Out*: the same spans at a [`destination::Destination`], and
-//! [`stats::ExportStats`]: `offered = sent + dropped + pending`.
+//! `format` chooses the encoding ([`json`], `proto3` or `otlp`), `transport` the protocol, by the
+//! destination. *In*: [`blkkin_wire::span::Span`]s. *Out*: the same spans at a
+//! [`destination::Destination`], and [`stats::ExportStats`]: `offered = sent + dropped + pending`.
 //!
 //! A caller with its own buffer of spans (a Kafka topic) needs no queue: [`Sender`] and
 //! [`SpanFile`] report the result of each span directly to a [`DeliveryObserver`].

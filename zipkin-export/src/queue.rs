@@ -244,7 +244,8 @@ impl Queue {
         result.unwrap_or_else(PoisonError::into_inner).0.consumer == Consumer::Gone
     }
 
-    // Each change below completes before it can panic, so a poisoned lock guards a consistent state.
+    // Each change below completes before it can panic, so a poisoned lock guards a consistent
+    // state.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Choice of the transport for a destination.
+//! Choice of transport and format for a destination.
 
 use crate::config::ExportConfig;
 use crate::delivery::Transport;
