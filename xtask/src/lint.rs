@@ -1,8 +1,9 @@
-//! `lint`: formatting, vocabulary, module cycles, clippy, documentation, and the licences and sources of dependencies.
+//! `lint`: formatting, vocabulary, module cycles, clippy, documentation, and the licences and
+//! sources of dependencies.
 //!
-//! All run even when one fails, so that one run shows everything there is to mend. Known vulnerabilities are asked
-//! for apart (`--advisories`): their database changes daily and is fetched, so that the same commit passes today and
-//! fails tomorrow, and a machine without that network cannot pass at all.
+//! All checks run even when one fails, so one run shows every error. Known vulnerabilities are
+//! checked only with `--advisories`. Their database is fetched and changes daily, so the same
+//! commit could pass today and fail tomorrow, and fails without that network.
 
 mod cycles;
 mod source;
@@ -21,7 +22,7 @@ use crate::workspace::Workspace;
 
 const DENY_VERSION: &str = "0.20.2";
 
-/// Runs them all.
+/// Runs all checks, or those with a name that contains `only`.
 pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -> Result<()> {
     setup::run(workspace, &[Purpose::Build, Purpose::Lint])?;
     let mut timings = Timings::default();
@@ -89,8 +90,9 @@ fn ebpf_cargo(workspace: &Workspace) -> Command {
     command
 }
 
-/// The compiler's own lints, on the target that the programs are for: they hold its assembly, so no check for the host
-/// can pass, and the compiler that has the target's core library comes without clippy.
+/// Runs the compiler's own lints on kprobe-ebpf, for the BPF target: the programs contain BPF
+/// assembly, so a check for the host fails. The compiler with that target's core library has no
+/// clippy.
 fn ebpf_check(workspace: &Workspace) -> Result<()> {
     let toolchain = Toolchain::recorded(workspace)?;
     let flags = [format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH), "-Dwarnings".to_owned()];
@@ -130,8 +132,8 @@ fn dependencies(workspace: &Workspace, advisories: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns the path of `cargo-deny`, installed in the tool chain's folder: the version is pinned, and
-/// the user's `~/.cargo/bin` stays unchanged.
+/// Returns the path of `cargo-deny`, installed in the tool chain's folder: the version is pinned,
+/// and the user's `~/.cargo/bin` stays unchanged.
 fn cargo_deny(workspace: &Workspace) -> Result<PathBuf> {
     let prefix = workspace.toolchain_dir();
     let program = prefix.join("bin/cargo-deny");

@@ -1,10 +1,11 @@
-//! Module cycles: two sibling modules of one crate may not use each other, directly or through others.
+//! Module cycles: two sibling modules of one crate may not use each other, directly or through
+//! others.
 //!
-//! *In*: the sources of each crate. *Out*: each set of siblings that use each other in a circle, with one use for each edge.
+//! *In*: the sources of each crate. *Out*: each cycle of siblings, with one use for each edge.
 //!
-//! *Invariant*: at every level the modules of a crate form a directed acyclic graph, so a reader can take them in order.
-//! A child may use its parent's items, and a parent its children's: that is one module in several files.
-//! Test modules are left out.
+//! *Invariant*: at every level the modules of a crate form a directed acyclic graph, so a reader
+//! can take them in order. A child may use its parent's items, and a parent its children's: that is
+//! one module in several files. Test modules are left out.
 //!
 //! *Rejected*: `cargo-modules`, which builds each crate once more to read the same paths.
 
@@ -15,8 +16,8 @@ use anyhow::{Context, Result, bail};
 
 use super::source::{Kind, Token, tokens};
 
-/// Circles that are left, by crate, parent and first member. A new one fails, and so does an entry
-/// without its circle.
+/// Known cycles, by crate, parent and first member. The check fails on a new cycle, and on an entry
+/// without its cycle.
 const NOT_YET: &[&str] = &["tracer:attach", "ust-provider:load"];
 
 type ModulePath = Vec<String>;

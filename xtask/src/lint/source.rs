@@ -1,6 +1,7 @@
 //! Comments, names and paths of a source file, by the compiler's own lexer.
 //!
-//! *In*: the text of a Rust, C or C++ file. *Out*: its tokens with their lines, without literals and white space.
+//! *In*: the text of a Rust, C or C++ file. *Out*: its tokens with their lines, without literals
+//! and white space.
 //!
 //! *Rejected*: `syn`, which drops comments that are not documentation.
 

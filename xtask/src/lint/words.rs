@@ -1,7 +1,8 @@
-//! Vocabulary check: no word of the glossary's deny list in comments and names, no item doc that opens with a pronoun.
+//! Vocabulary check: no word of the glossary's deny list in comments and names, no item doc that
+//! opens with a pronoun.
 //!
-//! *In*: the table "Words that are not used" of `docs/glossary.md`, and the sources that git tracks.
-//! *Out*: each place that breaks a rule, and the counts.
+//! *In*: the table "Words that are not used" of `docs/glossary.md`, and the sources that git
+//! tracks. *Out*: each place that breaks a rule, and the counts.
 //!
 //! *Invariant*: no place breaks a rule.
 

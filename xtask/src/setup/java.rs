@@ -1,5 +1,5 @@
-//! Libraries of the Java consumer in addition to Kafka's: protobuf's jars, and a compiler of 3 MB instead
-//! of a JDK of 250 MB.
+//! Libraries of the Java consumer in addition to Kafka's: protobuf's jars, and a compiler of 3 MB
+//! instead of a JDK of 250 MB.
 
 use std::path::{Path, PathBuf};
 

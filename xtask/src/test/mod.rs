@@ -8,8 +8,9 @@
 //! | guests | a subset of these inside other kernels, and what such kernels reject (`vm`) | caller |
 //!
 //! Cargo builds the test programs and this task runs them. So only programs that need root run as
-//! root, no file below `target/` belongs to root, and a program that hangs is killed. A skipped test
-//! fails the run unless [`skips`] allows it. The last line is always `N passed, N failed, N skipped`.
+//! root, no file below `target/` belongs to root, and a program that hangs is killed. A skipped
+//! test fails the run unless [`skips`] allows it. The last line is always
+//! `N passed, N failed, N skipped`.
 
 mod programs;
 mod publisher;
