@@ -1,14 +1,14 @@
 //! Benchmarks of blkkin, run by `cargo xtask bench`, and the load generators that they use.
 //!
-//! *In*: the name of a benchmark, the `blkkin` to measure, a folder. *Out*: a table on standard output
-//! and the same data as JSON in that folder. The exit status is 0 whatever the figures are: no figure
-//! is asserted, because only a person knows what else the machine ran. `docs` writes the JSON into
-//! docs/performance/.
+//! *In*: the name of a benchmark, the `blkkin` to measure, a folder. *Out*: a table on standard
+//! output and the same data as JSON in that folder. The exit status is 0 whatever the figures are:
+//! no figure is asserted, because only a person knows what else the machine ran. `docs` writes the
+//! JSON into docs/performance/.
 //!
-//! [`frame`] makes and compares figures. `calls` and `harness` generate load and run a tracer in this
-//! process. [`BENCHES`] lists the benchmarks. `process` runs and measures child processes; `library`
-//! compiles C code. `proxy` and `zipkin` receive spans, which `posts` parses; `disk` makes block
-//! devices. [`blkkin_bench`] contains the stages that other programs measure too.
+//! [`frame`] makes and compares figures. `calls` and `harness` generate load and run a tracer in
+//! this process. [`BENCHES`] lists the benchmarks. `process` runs and measures child processes;
+//! `library` compiles C code. `proxy` and `zipkin` receive spans, which `posts` parses; `disk`
+//! makes block devices. [`blkkin_bench`] contains the stages that other programs measure too.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 

@@ -57,7 +57,8 @@ pub(crate) fn signal(child: &Child, signal: libc::c_int) -> Result<()> {
     }
 }
 
-/// Waits until `condition` is true. An error `failure` if the child ends before, or after `timeout`.
+/// Waits until `condition` is true. An error `failure` if the child ends before, or after
+/// `timeout`.
 pub(crate) fn wait_until(
     child: &mut Child,
     timeout: Duration,

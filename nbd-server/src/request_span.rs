@@ -8,10 +8,10 @@
 //!
 //! An event costs about 100 ns, and a request takes a few µs. So one event carries everything that
 //! has the same timestamp: the begins of all requests that one read brought, with their annotations
-//! ([`SpanBatch`]); and the ends of all whose replies one write took. A thread that executes several
-//! requests in a row switches from one span to the next ([`SequentialSpans`]). Eight requests take about 11
-//! events instead of 56. They take 2 or 3 in a session that does not record the switches because
-//! its reader reads the thread context.
+//! ([`SpanBatch`]); and the ends of all whose replies one write took. A thread that executes
+//! several requests in a row switches from one span to the next ([`SequentialSpans`]). Eight
+//! requests take about 11 events instead of 56. They take 2 or 3 in a session that does not record
+//! the switches because its reader reads the thread context.
 //!
 //! The span's RPC key identifies the request as a tracer of the client does. On one machine the key
 //! has rule `nbd`, the connection ([`connection_name`](crate::connection_name)) and the cookie. A

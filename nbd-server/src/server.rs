@@ -92,7 +92,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Stops accepting connections and reading requests, and waits up to 5 s for requests in flight.
+    /// Stops accepting connections and reading requests, and waits up to 5 s for requests in
+    /// flight.
     pub fn stop(self) {
         let state = &self.state;
         state.stopping.store(true, Ordering::SeqCst);

@@ -36,8 +36,8 @@
 //!
 //! *The parent of the call* is the span that its thread publishes in its thread context
 //! ([`TraceContext`]), if any. The trace id is then the application's, and many calls share it. In
-//! the join each call stays a trace of its own, with that id: a call needs nothing of another. Bios
-//! and requests name their call as before, and through it their trace.
+//! the join each call stays a trace of its own, with that id: the join of one call needs no data of
+//! another. Bios and requests name their call as before, and through it their trace.
 //!
 //! - *Not the trace id in every record*. A bio's and a request's record would be half as long
 //!   again, also for programs that publish nothing. The price: if a call's own record was lost, its

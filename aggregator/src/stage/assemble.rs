@@ -27,8 +27,8 @@
 //! is sampled, and whether it is reparented. If the root does not arrive within the same time, they
 //! are emitted by the ratio.
 //!
-//! *Limit*: reparented fragments are sampled by what is known of the trace when they arrive. If a
-//! rule samples failed traces, and the client's part arrives after them, the ratio decides.
+//! *Limit*: reparented fragments are sampled by the parts of the trace that arrived before them. If
+//! a rule samples failed traces, and the client's part arrives after them, the ratio decides.
 //!
 //! *Rejected*: sampling in the join stage. It sees the parts of one node only.
 

@@ -11,7 +11,7 @@
 //! Waiting fragments are encoded here as between nodes (see `pending_traces`), so both
 //! cases have the same limit in bytes.
 //!
-//! *Rejected*: to give a daemon span the client's trace id before the join. The client's request is
+//! *Rejected*: the client's trace id for a daemon span before the join. The client's request is
 //! known when it has its reply, after the daemon span and all of its children. These would have to
 //! wait in the join, in another form than between nodes.
 

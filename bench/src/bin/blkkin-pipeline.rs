@@ -1,7 +1,7 @@
 //! Runs the pipeline over fixed input under valgrind, which counts the instructions of one stage.
 //!
-//! `blkkin-pipeline CALLS STAGE` sends CALLS calls through the stages up to STAGE and prints the sizes as JSON.
-//! `cargo xtask bench callgrind` and `cargo xtask test` run it.
+//! `blkkin-pipeline CALLS STAGE` sends CALLS calls through the stages up to STAGE and prints the
+//! sizes as JSON. `cargo xtask bench callgrind` and `cargo xtask test` run it.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
 
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! Results as Markdown, for the terminal and the pages of docs/performance/.
 //!
-//! *In*: `target/bench/*.json`. *Out*: a page for each, and its chart as SVG next to it. No figure in
-//! these pages is typed by hand. docs/performance.md, which people write, quotes them, and a test
-//! compares the two.
+//! *In*: `target/bench/*.json`. *Out*: a page for each, and its chart as SVG next to it. No figure
+//! in these pages is typed by hand. docs/performance.md, which people write, quotes them, and a
+//! test compares the two.
 
 use std::path::Path;
 

@@ -10,11 +10,11 @@
 //! [`server::ROOTS`] sampled roots per second.
 //!
 //! *Measured*: the server's own processor time per request (all threads including LTTng's two; user
-//! and system; in ns), relative to a disabled server that runs at the same time. The server is alone
-//! on one CPU, all other processes are on the others ([`apart`]), so this time determines the
-//! server's peak rate. The client ([`client`]) keeps the server's work constant. The report contains
-//! the utilisation of the server's CPU: below 100 % the client was the bottleneck, and requests per
-//! second are less meaningful than the processor time.
+//! and system; in ns), relative to a disabled server that runs at the same time. The server is
+//! alone on one CPU, all other processes are on the others ([`apart`]), so this time determines the
+//! server's peak rate. The client ([`client`]) keeps the server's work constant. The report
+//! contains the utilisation of the server's CPU: below 100 % the client was the bottleneck, and
+//! requests per second are less meaningful than the processor time.
 //!
 //! *Two processes of one program differ* in their cost per request by as much as the measured
 //! effect, for their whole life. 800 slices of one pair gave 8.2 ± 0.5 %, and those of the next

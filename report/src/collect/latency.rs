@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 /// HDR histogram with two significant digits: a quantile is up to 0.8 % off; count, sum and maximum
 /// are exact.
 ///
-/// Memory: 1 KiB for each power of two between 256 ns and the longest duration, at least 2 KiB:
-/// 17 KiB up to 8 ms, 29 KiB up to 32 s, 58 KiB for the longest possible duration. Three digits need
+/// Memory: 1 KiB for each power of two between 256 ns and the longest duration, at least 2 KiB: 17
+/// KiB up to 8 ms, 29 KiB up to 32 s, 58 KiB for the longest possible duration. Three digits need
 /// eight times as much and exceed a CPU's first-level cache: recording the eight durations of one
 /// traced read took 85 of its 1000 ns in user space.
 #[derive(Clone, Debug)]

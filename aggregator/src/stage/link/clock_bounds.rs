@@ -1,6 +1,6 @@
 //! Bounds of the difference between the clocks of two nodes, from the requests between them.
 //!
-//! *In*: pairs of endpoints that belong together beyond doubt. *Out*: an interval for the
+//! *In*: pairs of endpoints that certainly belong to one request. *Out*: an interval for the
 //! difference of the two monotonic clocks; and, for another pair, whether the server's endpoint is
 //! within the client's.
 //!
