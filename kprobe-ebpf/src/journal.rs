@@ -21,14 +21,14 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
 
-/// ext4_sync_file_enter(file, datasync).
+/// Handles ext4_sync_file_enter(file, datasync).
 #[inline(always)]
 pub fn sync_enter(datasync: u32) {
     let Some(state) = task::state(task::current()) else { return };
     state.datasync = datasync;
 }
 
-/// ext4_sync_file_exit(inode, ret).
+/// Handles ext4_sync_file_exit(inode, ret).
 #[inline(always)]
 pub fn sync_exit(inode: Pointer) {
     let Some(state) = task::state(task::current()) else { return };
@@ -50,7 +50,7 @@ pub fn sync_exit(inode: Pointer) {
     state.record.header.flags |= SYSCALL_HAS_SYNC_TID;
 }
 
-/// jbd2_start_commit(journal, transaction).
+/// Handles jbd2_start_commit(journal, transaction).
 #[inline(always)]
 pub fn commit_start<R: KernelRead>(journal: Pointer, transaction: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::CommitStart) else { return };
@@ -76,7 +76,7 @@ pub fn commit_start<R: KernelRead>(journal: Pointer, transaction: Pointer) {
     state.commit_start_ns = unsafe { bpf_ktime_get_ns() };
 }
 
-/// jbd2_end_commit(journal, transaction).
+/// Handles jbd2_end_commit(journal, transaction).
 #[inline(always)]
 pub fn commit_end() {
     let Some(state) = task::state(task::current()) else { return };

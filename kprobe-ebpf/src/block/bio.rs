@@ -20,8 +20,8 @@ use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{ORIGIN_ALL, ORIGIN_TASKS, Program, TASK_ACTIVE};
 
-/// submit_bio_noacct_nocheck(bio): the kernel announces a bio once there, and the bio has a flag
-/// from then until it ends.
+/// Handles submit_bio_noacct_nocheck(bio): the kernel announces a bio once there, and the bio has a
+/// flag from then until it ends.
 #[inline(always)]
 pub fn submit<R: KernelRead>(bio: Pointer) {
     // SAFETY: `bio` is of the kind that R reads.
@@ -31,7 +31,7 @@ pub fn submit<R: KernelRead>(bio: Pointer) {
     }
 }
 
-/// block_bio_queue(bio).
+/// Handles block_bio_queue(bio).
 #[inline(always)]
 pub fn queue<R: KernelRead>(bio: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return };
@@ -95,9 +95,9 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     }
 }
 
-/// block_bio_complete(queue, bio). It fires for bios that no request completed (bio-based device,
-/// or rejected before allocation), and for parents of splits, whose last part may have ended them
-/// already.
+/// Handles block_bio_complete(queue, bio). It fires for bios that no request completed (bio-based
+/// device, or rejected before allocation), and for parents of splits, whose last part may have
+/// ended them already.
 #[inline(always)]
 pub fn complete<R: KernelRead>(bio: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::BioComplete) else { return };

@@ -29,7 +29,7 @@ use blkkin_probe_abi::settings::Program;
 /// of it.
 const BIOS_SEARCHED_MAX: usize = 64;
 
-/// block_getrq(bio).
+/// Handles block_getrq(bio).
 #[inline(always)]
 pub fn on_getrq<R: KernelRead>(bio: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::RequestStart) else { return };

@@ -34,7 +34,7 @@ use blkkin_probe_abi::settings::Program;
 const OP_MASK: u32 = 0xff;
 const OP_FLUSH: u32 = 2;
 
-/// block_io_start(request).
+/// Handles block_io_start(request).
 #[inline(always)]
 pub fn start<R: KernelRead>(rq: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::RequestStart) else { return };
@@ -104,9 +104,9 @@ unsafe fn originating<R: KernelRead>(percpu: &mut PerCpuState, first: Pointer) -
     }
 }
 
-/// block_rq_insert(request): the request enters the scheduler's queue or, without a scheduler, the
-/// software queue of a busy device. A scheduler merges bios into queued requests, so request and
-/// bio have separate entries from here on.
+/// Handles block_rq_insert(request): the request enters the scheduler's queue or, without a
+/// scheduler, the software queue of a busy device. A scheduler merges bios into queued requests, so
+/// request and bio have separate entries from here on.
 #[inline(always)]
 pub fn insert<R: KernelRead>(rq: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::RequestInsert) else { return };
@@ -123,7 +123,7 @@ pub fn insert<R: KernelRead>(rq: Pointer) {
     }
 }
 
-/// block_rq_issue(request).
+/// Handles block_rq_issue(request).
 #[inline(always)]
 pub fn issue<R: KernelRead>(rq: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::RequestIssue) else { return };
@@ -179,8 +179,8 @@ fn mark_issued(issue_ns: u64, flags: &mut u16) -> bool {
     true
 }
 
-/// block_rq_merge(request): the request was merged into another one and is freed; its bios continue
-/// in that one.
+/// Handles block_rq_merge(request): the request was merged into another one and is freed; its bios
+/// continue in that one.
 #[inline(always)]
 pub fn merge(rq: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::RequestMerge) else { return };
@@ -194,7 +194,7 @@ pub fn merge(rq: Pointer) {
     }
 }
 
-/// block_rq_complete(request, status, bytes).
+/// Handles block_rq_complete(request, status, bytes).
 #[inline(always)]
 pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
     let Some(percpu) = PerCpuState::of(Program::RequestComplete) else { return };

@@ -125,7 +125,7 @@ fn first_buffer<R: KernelRead>(regs: Pointer, form: BufferForm) -> Option<(u64, 
     Some((base, len))
 }
 
-/// sys_enter(regs, number).
+/// Handles sys_enter(regs, number).
 #[inline(always)]
 pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: u64) {
     let form = match number {
@@ -231,7 +231,7 @@ fn emit_request(
     ring::put_counted(percpu, NBD_FIRED, NBD_DROPPED, record);
 }
 
-/// sys_exit(regs, ret).
+/// Handles sys_exit(regs, ret).
 #[inline(always)]
 pub fn exit<R: KernelRead>(regs: Pointer, ret: i64) {
     // SAFETY: `regs` is of the kind that R reads.

@@ -78,7 +78,7 @@ pub fn next_stream_offset(sk: Pointer) -> u64 {
     stream_offset(before, next)
 }
 
-/// tcp_retransmit_skb(sk, skb). The socket is locked here.
+/// Handles tcp_retransmit_skb(sk, skb). The socket is locked here.
 #[inline(always)]
 pub fn retransmit(sk: Pointer, skb: Pointer) {
     let inode = socket::inode_of(sk);
@@ -111,9 +111,9 @@ pub fn retransmit(sk: Pointer, skb: Pointer) {
     ring::put_counted(percpu, NBD_FIRED, NBD_DROPPED, &record);
 }
 
-/// inet_sock_set_state(sk, before, after): ends the connection if nothing can be received on it any
-/// more. A server that has closed its side (CLOSE_WAIT) may have left unread replies, and a client
-/// that has shut down its sending half may read on.
+/// Handles inet_sock_set_state(sk, before, after): ends the connection if nothing can be received
+/// on it any more. A server that has closed its side (CLOSE_WAIT) may have left unread replies, and
+/// a client that has shut down its sending half may read on.
 #[inline(always)]
 pub fn state_change(sk: Pointer, before: u32, after: u32) {
     let open = before == ESTABLISHED || before == CLOSE_WAIT;

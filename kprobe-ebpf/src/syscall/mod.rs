@@ -25,8 +25,8 @@ use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{Program, SyscallShape};
 
-/// sys_enter(regs, number). Both arguments are closures, evaluated where they are needed: kept from
-/// the start they would take more stack than the context that they are read from.
+/// Handles sys_enter(regs, number). Both arguments are closures, evaluated where they are needed:
+/// kept from the start they would take more stack than the context that they are read from.
 #[inline(always)]
 pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64) {
     let shape = shape(number());
@@ -92,14 +92,14 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
     }
 }
 
-/// syscall_exit_to_user_mode_prepare(regs), on the kernel's way out of a system call.
+/// Handles syscall_exit_to_user_mode_prepare(regs), on the kernel's way out of a system call.
 #[inline(always)]
 pub fn exit_to_user_mode<R: KernelRead>(regs: Pointer) {
     // SAFETY: `regs` is of the kind that R reads.
     exit::<R>(regs, || unsafe { R::read(regs, arch::RETURNED) })
 }
 
-/// sys_exit(regs, ret). `ret` is evaluated only if a system call is open.
+/// Handles sys_exit(regs, ret). `ret` is evaluated only if a system call is open.
 #[inline(always)]
 pub fn exit<R: KernelRead>(regs: Pointer, ret: impl FnOnce() -> i64) {
     // One plain load saves untraced tasks the lookup in task storage.

@@ -57,7 +57,7 @@ fn inheritance(percpu: &mut PerCpuState) -> Option<Inherited> {
     Some(Inherited { flags, reserved: 0, parent_task: parent.task })
 }
 
-/// sched_process_fork, in the parent, before the child is woken. `child` is typed.
+/// Handles sched_process_fork, in the parent, before the child is woken. `child` is typed.
 #[inline(always)]
 pub fn fork(percpu: &mut PerCpuState, child: Pointer) {
     thread_context::on_fork::<DirectLoad>(child);
@@ -69,7 +69,7 @@ pub fn fork(percpu: &mut PerCpuState, child: Pointer) {
     inherit(percpu, Program::TaskFork, child, state, &inherited);
 }
 
-/// sched_process_fork where `child` is not typed and cannot get state: stores its tid.
+/// Handles sched_process_fork where `child` is not typed and cannot get state: stores its tid.
 #[inline(always)]
 pub fn fork_by_tid(percpu: &mut PerCpuState, child: Pointer) {
     thread_context::on_fork::<ProbeRead>(child);
@@ -81,9 +81,9 @@ pub fn fork_by_tid(percpu: &mut PerCpuState, child: Pointer) {
     }
 }
 
-/// wake_up_new_task(child), in the parent: calls `fork` for the children that sched_process_fork
-/// would announce. Workers of io_uring and vhost are woken there too, without a fork
-/// (create_io_thread, kernel/fork.c).
+/// Handles wake_up_new_task(child), in the parent: calls `fork` for the children that
+/// sched_process_fork would announce. Workers of io_uring and vhost are woken there too, without a
+/// fork (create_io_thread, kernel/fork.c).
 #[inline(always)]
 pub fn on_wake_up_new_task<R: KernelRead>(
     percpu: &mut PerCpuState,
@@ -128,7 +128,7 @@ fn copy_metadata(task: Pointer, state: &mut TaskState) {
     state.cgroup = cgroup_of(task);
 }
 
-/// sched_process_exec, in the task that has just executed another program.
+/// Handles sched_process_exec, in the task that has just executed another program.
 #[inline(always)]
 pub fn exec(percpu: &mut PerCpuState) {
     thread_context::on_exec();
@@ -171,8 +171,8 @@ fn reset_context_of_new(task: Pointer) {
     }
 }
 
-/// sched_process_exit, in the exiting task. A system call that is open then has no exit, and its
-/// record is flagged so.
+/// Handles sched_process_exit, in the exiting task. A system call that is open then has no exit,
+/// and its record is flagged so.
 #[inline(always)]
 pub fn exit(percpu: &mut PerCpuState) {
     let task = current();
@@ -193,8 +193,8 @@ pub fn exit(percpu: &mut PerCpuState) {
     emit(percpu, task, state, TASK_EXITED);
 }
 
-/// exit_files(task): the task exits if it is the current one; a failing fork calls it for its
-/// child.
+/// Handles exit_files(task): the task exits if it is the current one; a failing fork calls it for
+/// its child.
 #[inline(always)]
 pub fn exit_files(percpu: &mut PerCpuState, task: Pointer) {
     let (ending, current) = (percpu.address(task), percpu.address(current()));

@@ -148,10 +148,10 @@ fn thread_pointer(task: Pointer, state: &TaskState) -> u64 {
     }
 }
 
-/// munmap(begin, bytes): may unmap the library that defines the slots, which then no longer exist.
-/// The state of this task does not matter, because it may unmap for the other threads.
-/// Called at the entry of the system call, and again at its return: user space may have found the
-/// library in between, while it was still mapped.
+/// Handles munmap(begin, bytes): it may unmap the library that defines the slots, which then no
+/// longer exist. The state of this task does not matter, because it may unmap for the other
+/// threads. Called at the entry of the system call, and again at its return: user space may have
+/// found the library in between, while it was still mapped.
 #[inline(always)]
 pub fn on_munmap(begin: u64, bytes: u64) {
     if slots_exist() {
