@@ -1,9 +1,10 @@
 //! Builds the eBPF programs for the BPF target and hands the object to the crate.
 //!
 //! The host's stable rustc has no BPF core library, so another toolchain is used:
-//! `cargo xtask setup` finds or builds one and records its path in `target/toolchain/toolchain.json`. The child
-//! cargo must not inherit the settings of the outer one (flags, wrappers, target directory). It has
-//! one target directory for dev, release, test and clippy, which therefore share one build.
+//! `cargo xtask setup` finds or builds one and records its path in
+//! `target/toolchain/toolchain.json`. The child cargo must not inherit the settings of the outer one
+//! (flags, wrappers, target directory). It has one target directory for dev, release, test and
+//! clippy, which therefore share one build.
 //!
 //! `BLKKIN_EBPF_OBJECT` names a prebuilt object, for machines without that toolchain.
 

@@ -219,7 +219,7 @@ impl Image {
         (self.begin..self.end).contains(&address)
     }
 
-    /// An address inside the image.
+    /// Returns an address inside the image.
     pub(crate) fn anchor(&self) -> u64 {
         self.begin
     }
@@ -292,8 +292,8 @@ fn relocation(entry: &[u8], bias: u64) -> Option<Relocation> {
     Some(Relocation { at: at.wrapping_add(bias), kind: info as u32, symbol: (info >> 32) as u32, addend })
 }
 
-/// DT_GNU_HASH: a Bloom filter, buckets, and a hash value per symbol, whose lowest bit ends a chain
-/// (Drepper: How To Write Shared Libraries; binutils, bfd/elflink.c).
+/// Finds the symbol through DT_GNU_HASH: a Bloom filter, buckets, and a hash value per symbol,
+/// whose lowest bit ends a chain (Drepper: How To Write Shared Libraries; binutils, bfd/elflink.c).
 fn by_gnu_hash<T>(
     memory: &impl Memory,
     table: u64,
@@ -329,7 +329,7 @@ fn by_gnu_hash<T>(
     None
 }
 
-/// DT_HASH (System V ABI, chapter 5, Hash Table).
+/// Finds the symbol through DT_HASH (System V ABI, chapter 5, Hash Table).
 fn by_hash<T>(memory: &impl Memory, table: u64, name: &[u8], look: impl Fn(u32) -> Option<T>) -> Option<T> {
     let [buckets, symbols] = [memory.read_u32(table)?, memory.read_u32(table.wrapping_add(4))?];
     let hash = name.iter().fold(0u32, |hash, byte| {

@@ -30,7 +30,7 @@ pub(crate) struct LoadedFile {
 /// Protocol*).
 const MAPPING_NAMES: [&str; 3] = ["[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX", "[anon:OTEL_CTX]"];
 
-/// Start addresses of process context mappings.
+/// Returns the start addresses of process context mappings.
 pub(crate) fn process_context_mappings(maps: &str) -> Vec<u64> {
     let lines = maps.lines().take(LINES_MAX).filter(|line| line.contains("OTEL_CTX"));
     let mappings = lines.filter_map(|line| {

@@ -211,7 +211,7 @@ pub(crate) fn lookup_in(
     }
 }
 
-/// Libc of the program, by the loader that it requests.
+/// Returns the libc of the program, by the loader that it requests.
 fn libc_of(memory: &impl Memory, loaded: &[LoadedFile], program: u64) -> Libc {
     let mut images = loaded.iter().filter_map(|loaded_file| Image::read(memory, loaded_file.at));
     let program = images.find(|image| image.contains(program));

@@ -124,9 +124,9 @@ pub(crate) fn in_program(image: &Image, variable: TlsVariable) -> Option<ThreadC
     image.machine.is_plausible_distance(distance).then_some(static_slot(distance))
 }
 
-/// Offset from the thread pointer to `offset` in the program's block. The block precedes it on x86
-/// (variant II of the paper), and follows it after two words on aarch64 (variant I). Its distance
-/// preserves the alignment of the file's segment.
+/// Returns the offset from the thread pointer to `offset` in the program's block. The block
+/// precedes it on x86 (variant II of the paper), and follows it after two words on aarch64 (variant
+/// I). Its distance preserves the alignment of the file's segment.
 fn distance(machine: Machine, template: TlsTemplate, offset: u64) -> Option<u64> {
     let TlsTemplate { address, bytes, align } = template;
     if !align.is_power_of_two() || bytes > DISTANCE_MAX || align > DISTANCE_MAX || offset >= bytes {

@@ -29,7 +29,8 @@ pub fn anchor() -> ClockAnchor {
     ClockAnchor { suspended: DurationNs(boottime.saturating_sub(monotonic)), max_error: claimed(), ..best }
 }
 
-/// Maximum error of the wall clock, as reported to the kernel by its time daemon: adjtimex(2).
+/// Returns the maximum error of the wall clock, as reported to the kernel by its time daemon:
+/// adjtimex(2).
 fn claimed() -> Option<DurationNs> {
     // SAFETY: all fields are numbers, for which zero is valid; `modes` 0 only reads.
     let mut clock: libc::timex = unsafe { std::mem::zeroed() };

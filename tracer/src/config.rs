@@ -199,7 +199,7 @@ impl TracerConfig {
         }
     }
 
-    /// Table of system calls, indexed by this machine's numbers.
+    /// Returns the table of system calls, indexed by this machine's numbers.
     pub fn syscall_table(&self) -> [u32; SYSCALL_NUMBERS] {
         let mut table = [0; SYSCALL_NUMBERS];
         for call in SyscallId::all() {
@@ -249,8 +249,8 @@ fn filter_list<T, U: Copy + Default>(
     Ok((words, wanted.len() as u32))
 }
 
-/// Thread name in the form that the kernel side compares: up to 15 bytes, NUL-padded to 16
-/// (TASK_COMM_LEN, include/linux/sched.h).
+/// Returns the thread name in the form that the kernel side compares: up to 15 bytes, NUL-padded to
+/// 16 (TASK_COMM_LEN, include/linux/sched.h).
 fn comm_key(comm: &str) -> [u64; 2] {
     let mut bytes = [0u8; 16];
     let length = comm.len().min(15);

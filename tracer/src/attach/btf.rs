@@ -125,13 +125,13 @@ impl<'a> Btf<'a> {
         self.named.contains_key(name)
     }
 
-    /// Byte offset of `struct.member.member`; anonymous structs and unions on the path are
-    /// implicit.
+    /// Returns the byte offset of `struct.member.member`; anonymous structs and unions on the path
+    /// are implicit.
     pub(crate) fn offset(&self, spelling: &str) -> Option<u32> {
         self.bit_offset(spelling).filter(|bits| bits % 8 == 0).map(|bits| bits / 8)
     }
 
-    /// Bit offset of a member, for bit fields.
+    /// Returns the bit offset of a member, for bit fields.
     pub(crate) fn bit_offset(&self, spelling: &str) -> Option<u32> {
         let (of, members) = spelling.split_once('.')?;
         self.named.get(of)?.iter().find_map(|id| {
@@ -145,13 +145,13 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// Size in bytes of a struct or union.
+    /// Returns the size in bytes of a struct or union.
     pub(crate) fn size(&self, of: &str) -> Option<u32> {
         let mut entries = self.named.get(of)?.iter().filter_map(|id| self.entry(*id));
         entries.find(|entry| matches!(entry.kind, KIND_STRUCT | KIND_UNION)).map(|entry| entry.size_or_type)
     }
 
-    /// Value of an enumerator, in the enum of this name or in an unnamed enum.
+    /// Returns the value of an enumerator, in the enum of this name or in an unnamed enum.
     pub(crate) fn value(&self, of: &str, enumerator: &str) -> Option<u32> {
         let named = self.named.get(of).into_iter().flatten();
         named.chain(&self.unnamed_enums).find_map(|id| {
@@ -162,7 +162,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// Bit offset and type id of a member.
+    /// Returns the bit offset and type id of a member.
     fn member(&self, within: Entry, name: &str, nesting: usize) -> Option<(u32, u32)> {
         if !matches!(within.kind, KIND_STRUCT | KIND_UNION) {
             return None;

@@ -259,7 +259,7 @@ fn layout(btf: &Btf<'_>) -> Layout {
     layout
 }
 
-/// Kernel spelling of a field, for messages: `bio.bi_bdev` for `bio_bdev`.
+/// Returns the kernel spelling of a field, for messages: `bio.bi_bdev` for `bio_bdev`.
 fn kernel_name(field: &str) -> &str {
     FIELDS.iter().find(|(name, _)| *name == field).map_or(field, |(_, spellings)| spellings[0])
 }

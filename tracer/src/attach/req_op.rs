@@ -21,7 +21,7 @@ const FIXED_MAX: u8 = 3;
 pub struct ReqOpTable([u8; 256]);
 
 impl Default for ReqOpTable {
-    /// Identity mapping: assumes `wire`'s numbers.
+    /// Returns the identity mapping, which assumes `wire`'s numbers.
     fn default() -> Self {
         ReqOpTable::from_numbers(|name| {
             BLOCK_OPS.iter().find(|(_, known, _)| *known == name).map(|(number, ..)| *number)

@@ -17,7 +17,7 @@ pub struct DecodeStats {
 }
 
 impl DecodeStats {
-    /// Decoded records by kind.
+    /// Returns the number of decoded records by kind.
     pub fn counts(&self) -> RecordCounts {
         let accounts = reconcile(&[0; slot::COUNTERS], self, 0);
         let kinds = [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names];
@@ -41,7 +41,7 @@ impl DecodeStats {
     }
 }
 
-/// Combines both into the source's counters.
+/// Combines the kernel side's counters and the reader's into those of the source.
 pub fn reconcile(
     kernel: &[u64; slot::COUNTERS],
     recorded: &DecodeStats,

@@ -27,7 +27,7 @@ const FORMAT: u64 = 0x626c_6b6b_696e_0001;
 
 // Word offsets.
 const MAGIC: usize = 0;
-/// Number of committed records.
+/// Word with the number of committed records.
 const COMMITTED: usize = 1;
 const READ: usize = 2;
 /// Two alternating slots, each with the record's ordinal number, its sequence, and the totals

@@ -92,8 +92,8 @@ fn real_user(pid: u32) -> Option<u32> {
     users.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// A cgroup's id is its directory's inode number; the line `0::/path` is that of the default
-/// hierarchy (cgroups(7)).
+/// Returns whether a process is in a cgroup or its descendants. A cgroup's id is its directory's
+/// inode number; the line `0::/path` is that of the default hierarchy (cgroups(7)).
 fn in_cgroup(pid: u32, hierarchy: &Path, id: CgroupId) -> bool {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return false };

@@ -101,7 +101,7 @@ impl ProcessContextTracker {
         ProcessContextTracker { known: HashMap::new(), due: BTreeSet::new(), outgoing, stats }
     }
 
-    /// Time of the next check.
+    /// Returns the time of the next check.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }

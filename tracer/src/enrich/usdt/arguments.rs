@@ -125,14 +125,14 @@ mod x86 {
         Some(UsdtArgSpec { from: FROM_MEMORY, register: base, index, scale, value, ..UsdtArgSpec::default() })
     }
 
-    /// Offset of a 64-bit register, the only kind in an address.
+    /// Returns the offset of a 64-bit register, the only kind in an address.
     fn base_register(text: &str) -> Option<u32> {
         let name = text.trim().strip_prefix('%')?;
         let known = NAMES.iter().find(|(names, _)| names[0] == name)?;
         Some(known.1.into())
     }
 
-    /// Offset in struct pt_regs, and the bit position of the part.
+    /// Returns the offset in struct pt_regs, and the bit position of the part.
     fn register(name: &str) -> Option<(u16, u8)> {
         if let Some((_, offset)) = NAMES.iter().find(|(names, _)| names.contains(&name)) {
             return Some((*offset, 0));

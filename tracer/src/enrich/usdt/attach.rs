@@ -20,7 +20,7 @@ use crate::error::TracerError;
 use crate::read::decode::bytes_of;
 
 impl Tracer {
-    /// Overhead of one event of any thread, in ns; none without USDT probes.
+    /// Returns the overhead of one event of any thread, in ns; none without USDT probes.
     pub fn usdt_overhead_ns(&self) -> Option<f64> {
         self.pending_usdt.as_ref().map(|(_, ns)| *ns)
     }

@@ -50,7 +50,7 @@ fn median_ns() -> f64 {
     runs[RUNS / 2]
 }
 
-/// File offset of an address in this process's own program.
+/// Returns the file offset of an address in this process's own program.
 fn offset_of(address: u64) -> io::Result<u64> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let found = maps.lines().find_map(|line| {

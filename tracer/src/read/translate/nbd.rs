@@ -80,14 +80,14 @@ pub(crate) fn client_span(
     }
 }
 
-/// Range of the request's bytes in its connection's stream.
+/// Returns the range of the request's bytes in its connection's stream.
 pub(crate) fn bytes(record: &raw::NbdRequestRecord) -> Range<u64> {
     let data = if record.command == WRITE { record.length.into() } else { 0 };
     let end = if record.stream_offset == 0 { 0 } else { record.stream_offset.saturating_add(HEADER + data) };
     record.stream_offset..end
 }
 
-/// Key that links the request to the server's span, and whether it is unique.
+/// Returns the key that links the request to the server's span, and whether it is unique.
 ///
 /// Between two machines the key is the position in the stream (`nbd-server/src/request_span.rs`
 /// computes the same) and the last 16 bits of the cookie; no other request of the connection has
@@ -103,7 +103,7 @@ pub(crate) fn rpc_key(record: &raw::NbdRequestRecord, boot: &str) -> Option<(Rpc
     Some((RpcKey { protocol: rule.into(), connection, cookie }, far))
 }
 
-/// Name of the operation, as in the server's span (`nbd-server/src/request_span.rs`).
+/// Returns the name of the operation, as in the server's span (`nbd-server/src/request_span.rs`).
 fn name(command: u16) -> &'static str {
     match command {
         0 => "nbd read",
@@ -119,8 +119,8 @@ fn name(command: u16) -> &'static str {
     }
 }
 
-/// Connection name, as the server computes it (`nbd-server/src/connection_name.rs`); none for
-/// address families without one.
+/// Returns the connection name, as the server computes it (`nbd-server/src/connection_name.rs`);
+/// none for address families without one.
 pub(crate) fn connection(record: &raw::NbdRequestRecord, boot: &str) -> Option<Box<str>> {
     let name = match record.family {
         AF_UNIX if record.remote[0] != 0 && !boot.is_empty() => {
@@ -164,7 +164,7 @@ fn inet6([first, second]: [u64; 2]) -> Ipv6Addr {
     Ipv6Addr::from_bits(u128::from(first) << 64 | u128::from(second))
 }
 
-/// Errno with which the connection ended, or 0; none if the record is a reply.
+/// Returns the errno with which the connection ended, or 0; none if the record is a reply.
 pub(crate) fn connection_error(record: &raw::NbdReplyRecord) -> Option<u32> {
     (record.header.flags & raw::NBD_ENDED != 0).then_some(record.error)
 }
