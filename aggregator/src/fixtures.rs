@@ -50,7 +50,7 @@ pub(crate) fn process_context(time: u64, name: &str) -> ProcessContextEvent {
     }
 }
 
-/// A daemon span. All of them belong to one trace.
+/// Returns a daemon span. All of them belong to one trace.
 pub(crate) fn daemon_span_event(span: u64, parent: Option<u64>, (begin, end): (u64, u64)) -> LayerEvent {
     let daemon_span_event = DaemonSpanEvent {
         parent: parent.map(SpanId),
@@ -64,7 +64,7 @@ pub(crate) fn daemon_span_event(span: u64, parent: Option<u64>, (begin, end): (u
     LayerEvent::DaemonSpan(daemon_span_event.into())
 }
 
-/// A trace whose root is a daemon span of service `one`, with trace id `span`.
+/// Returns a trace whose root is a daemon span of service `one`, with trace id `span`.
 pub(crate) fn daemon_span_trace(span: u64, kind: SpanKind, (begin, end): (u64, u64)) -> Trace {
     let event = DaemonSpanEvent {
         kind,
@@ -75,12 +75,12 @@ pub(crate) fn daemon_span_trace(span: u64, kind: SpanKind, (begin, end): (u64, u
     Trace { id: event.trace, root: Root::DaemonSpan(event.into()), ..trace(span) }
 }
 
-/// A trace whose root is a call without bios.
+/// Returns a trace whose root is a call without bios.
 pub(crate) fn call_trace(span: u64, times: (u64, u64)) -> Trace {
     Trace { root: Root::Call(call_with(span, times, 0)), ..trace(span) }
 }
 
-/// An endpoint of NBD request `cookie`, with a repeated cookie. Its span is a root.
+/// Returns an endpoint of NBD request `cookie`, with a repeated cookie. Its span is a root.
 pub(crate) fn rpc_endpoint(
     span: u64,
     side: RpcSide,
@@ -112,7 +112,7 @@ pub(crate) fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> E
     }
 }
 
-/// A pwrite64 without bios.
+/// Returns a pwrite64 without bios.
 pub(crate) fn call(span: u64, enter: u64, exit: u64) -> SyscallEvent {
     SyscallEvent {
         args: [3, 0x7f00, 4096, 8192, 0, 0],
@@ -127,7 +127,7 @@ pub(crate) fn call(span: u64, enter: u64, exit: u64) -> SyscallEvent {
     }
 }
 
-/// A thread context.
+/// Returns a thread context.
 pub(crate) fn thread_context(trace: u128, span: u64) -> Option<Box<TraceContext>> {
     Some(Box::new(TraceContext {
         trace: TraceId(trace),
@@ -141,7 +141,7 @@ pub(crate) fn call_with(span: u64, (enter, exit): (u64, u64), bios: u32) -> Sysc
     SyscallEvent { bios, sleeps: bios, ..call(span, enter, exit) }
 }
 
-/// An fdatasync that had to see transaction `tid` committed.
+/// Returns an fdatasync that requires the commit of transaction `tid`.
 pub(crate) fn fsync_call(span: u64, (enter, exit): (u64, u64), tid: u32) -> SyscallEvent {
     SyscallEvent {
         call: SyscallId::by_name("fdatasync").unwrap(),
@@ -197,7 +197,7 @@ pub(crate) fn task(id: u64, version: u16, time: u64, comm: &str) -> TaskEvent {
     }
 }
 
-/// A bio of `root` and its request, both from `queue` to `end`.
+/// Returns a bio of `root` and its request, both from `queue` to `end`.
 pub(crate) fn bio_and_request(
     root: u64,
     bio: u64,
@@ -244,13 +244,13 @@ pub(crate) fn bio_and_request(
     (bio, request)
 }
 
-/// A passthrough request that `root` sent.
+/// Returns a passthrough request that `root` sent.
 pub(crate) fn passthrough_request(root: u64, request: u64, times: (u64, u64)) -> RequestEvent {
     let (_, event) = bio_and_request(root, root, request, times);
     RequestEvent { op: BlockOp(34), sector: Sector(u64::MAX), bytes: 96, bios: 0, ..event }
 }
 
-/// A bio that is the root of its trace, with its request.
+/// Returns a bio that is the root of its trace, with its request.
 pub(crate) fn kernel_bio(bio: u64, request: u64, times: (u64, u64)) -> (BioEvent, RequestEvent) {
     let (bio, request) = bio_and_request(bio, bio, request, times);
     (BioEvent { submitter: Submitter::Kernel, ..bio }, request)

@@ -118,13 +118,14 @@ pub struct ActiveSpan {
 
 /// Receiver of updates, in order of time.
 pub trait UpdateSink {
-    /// A span of this process has ended, or an RPC endpoint is complete.
+    /// Receives an ended span of this process, or a complete RPC endpoint.
     fn event(&mut self, process: Process, event: LayerEvent);
-    /// A span of this node has begun, and system calls may name it as their parent.
+    /// Receives the begin of a span of this node. System calls may name it as their parent from
+    /// then on.
     fn span_began(&mut self, at: MonotonicNs, trace: TraceId, span: SpanId);
-    /// The thread's active span changes at `at`.
+    /// Receives a change of the thread's active span at `at`.
     fn active_span(&mut self, at: MonotonicNs, thread: Thread, active: Option<ActiveSpan>);
-    /// From `at` on no thread has a known active span, until its next event.
+    /// Receives a loss: from `at` on no thread has a known active span, until its next event.
     fn unknown_active_spans(&mut self, at: MonotonicNs);
 }
 

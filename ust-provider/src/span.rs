@@ -206,8 +206,8 @@ impl Span {
         })
     }
 
-    /// Key by which the span is entered and left. A span without an id uses its address, which is
-    /// stable while entered.
+    /// Returns the key by which the span is entered and left. A span without an id uses its
+    /// address, which is stable while entered.
     fn key(&self) -> u64 {
         match self.kept_per_million {
             UNRECORDED => (&raw const *self).addr() as u64,
@@ -246,7 +246,8 @@ impl Span {
         }
     }
 
-    /// Sampling ratio of a child's root, per million. 0 if a child is not recorded or is a root.
+    /// Returns the sampling ratio of a child's root, per million. 0 if a child is not recorded or
+    /// is a root.
     #[inline(always)]
     pub(crate) fn child_kept_per_million(&self) -> u32 {
         if self.is_recording() { self.kept_per_million } else { 0 }
@@ -317,12 +318,12 @@ impl Span {
         unsafe { (probe.begin)(&begin) };
     }
 
-    /// Pointer to the name of the service.
+    /// Returns a pointer to the name of the service.
     pub(crate) fn service(&self) -> *const c_char {
         self.service.0
     }
 
-    /// Positive errno of the operation; 0 for success.
+    /// Returns the positive errno of the operation; 0 for success.
     pub(crate) fn status(&self) -> i32 {
         self.status.load(Ordering::Relaxed)
     }

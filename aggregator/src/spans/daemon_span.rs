@@ -12,7 +12,7 @@ pub(super) fn add(placement: &SpanPlacement<'_>, event: &DaemonSpanEvent, spans:
     let mut span = placement.span(SpanHeader {
         id: event.span,
         parent: event.parent,
-        // Lower case is the convention. The name has low cardinality if the daemon's names have.
+        // Lower case is the convention. Its cardinality is that of the daemon's names.
         name: event.name.to_lowercase().into(),
         service: (&*event.service).into(),
         kind: event.kind,

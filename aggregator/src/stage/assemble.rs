@@ -345,7 +345,7 @@ impl AssembleStage {
     }
 }
 
-/// Placeholder until a restored stage gets its configuration.
+/// Returns a placeholder until a restored stage gets its configuration.
 fn no_config() -> AssembleStageConfig {
     AssembleStageConfig::new(1, SamplingRules::default())
 }

@@ -200,7 +200,7 @@ impl JoinStage {
     }
 }
 
-/// Placeholder until a restored stage gets its configuration.
+/// Returns a placeholder until a restored stage gets its configuration.
 fn no_config() -> JoinStageConfig {
     JoinStageConfig::new(1)
 }

@@ -76,8 +76,8 @@ impl LocalLinker {
         self.process_reinput(output);
     }
 
-    /// Returns the decisions of the last added trace: which trace is shown in which, and below
-    /// which span.
+    /// Returns the decisions of the last [`LocalLinker::add`] or [`LocalLinker::finish`]:
+    /// provisional trace ids, each with its new trace and parent.
     pub fn reparented(&self) -> &[(TraceId, Reparented)] {
         &self.reparented
     }
@@ -125,7 +125,7 @@ impl StageOutput for LocalOutput<'_> {
         self.reinput.push(fragment);
     }
 
-    /// Only unreadable bytes are dead letters, and there are none here.
+    /// Does nothing: only unreadable bytes are dead letters, and there are none here.
     fn dead_letter(&mut self, _why: String) {}
 }
 
@@ -143,14 +143,14 @@ mod tests {
     use crate::spans;
     use crate::trace::Root;
 
-    /// A daemon span that was an endpoint of request `cookie`.
+    /// Returns a daemon span that was an endpoint of request `cookie`.
     fn endpoint_trace(side: RpcSide, span: u64, cookie: u64, times: (u64, u64)) -> Trace {
         let kind = if side == RpcSide::Client { SpanKind::Client } else { SpanKind::Server };
         let rpc_endpoints = vec![fixtures::rpc_endpoint(span, side, cookie, times)];
         Trace { rpc_endpoints, ..fixtures::daemon_span_trace(span, kind, times) }
     }
 
-    /// A call that was made for the daemon span `parent`.
+    /// Returns a call that was made for the daemon span `parent`.
     fn call(span: u64, parent: u64, times: (u64, u64)) -> Trace {
         let context = TraceContext {
             trace: TraceId(parent.into()),

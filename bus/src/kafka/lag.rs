@@ -89,8 +89,8 @@ impl LagReader {
         Ok(Lag { records: lag_of(&processed, &begins, &ends), partitions: processed.len() })
     }
 
-    /// ListOffsets reserves these two timestamps (ListOffsetsRequest.json: -2 first offset, -1 end
-    /// offset).
+    /// Fetches the first or the end offset of partitions. ListOffsets reserves a timestamp for each
+    /// (ListOffsetsRequest.json: -2 first offset, -1 end offset).
     fn fetch_offsets(
         &self,
         topic: &str,

@@ -351,7 +351,7 @@ fn shift(client: &LinkEndpoint, server: &LinkEndpoint) -> ClockShift {
     ClockShift { shift: clock_bounds::clamp(on_clock_bound - offset), error }
 }
 
-/// Placeholder until a restored stage gets its configuration.
+/// Returns a placeholder until a restored stage gets its configuration.
 fn no_config() -> LinkStageConfig {
     LinkStageConfig::new(1)
 }

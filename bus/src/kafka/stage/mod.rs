@@ -10,7 +10,7 @@
 //! *In*: records of the assigned partitions. *Out*: the processors' output, and their states.
 //! *Invariant*: a commit is an offset *and* the processor's state at that offset, and all output
 //! before it is acknowledged by all in-sync replicas. A crash therefore repeats output under the
-//! same numbers and loses none. No output has an epoch that is not committed.
+//! same numbers and loses none. No output has an incarnation that is not committed.
 //!
 //! # The commit selects the state
 //!
@@ -62,9 +62,9 @@ pub trait StageProcessor {
     fn apply(&mut self, entry: InputRecord<'_>, out: &mut RecordBatcher);
     /// Serialises the whole state, or returns why it cannot.
     fn save(&mut self) -> Result<Vec<u8>, String>;
-    /// Returns the epoch of its fragments' numbers.
+    /// Returns the incarnation under which its fragments are numbered.
     fn epoch(&self) -> Incarnation;
-    /// Returns whether it waits for a time that advances with records only.
+    /// Returns whether the processor waits for a time that only records advance.
     fn needs_ticks(&self) -> bool;
 }
 
@@ -72,14 +72,14 @@ pub trait StageProcessor {
 pub trait StageProcessorFactory {
     /// Type of processor.
     type Processor: StageProcessor;
-    /// Returns the stage of its processors.
+    /// Returns the stage that the processors run.
     fn stage(&self) -> Stage;
     /// Creates a processor with an empty state.
     fn create(&self, epoch: Incarnation) -> Self::Processor;
-    /// Restores a saved processor. If it was saved under another configuration it starts `epoch`.
-    /// Fails if the bytes are no state.
+    /// Restores a saved processor. If it was saved under another configuration it takes `epoch` as
+    /// its new incarnation. Fails if the bytes are no state.
     fn restore(&self, bytes: &[u8], epoch: Incarnation) -> Result<Self::Processor, String>;
-    /// Returns a record that only advances time, if the processors can wait.
+    /// Returns a tick, a record that only advances time; none if the processors never wait.
     fn tick(&self) -> Option<Vec<u8>>;
 }
 

@@ -1,4 +1,4 @@
-//! Batches trace fragments into records.
+//! Batches trace fragments into records for the producer of a stage.
 //!
 //! *In*: fragments with their sequence numbers, by output partition. *Out*: records, each of one
 //! origin and one partition, with consecutive numbers. *Invariant*: each fragment is in one record.
@@ -33,7 +33,8 @@ pub struct RecordBatcher {
 pub(super) enum OutputTopic {
     /// The stage's main output.
     Main,
-    /// The stage's side output: remote links of the join, the assembly's own input.
+    /// The stage's side output: RPC endpoints of the join stage, fragments for the assemble stage's
+    /// own input.
     Side,
 }
 

@@ -41,7 +41,8 @@ pub struct StageConfig {
     pub input: String,
     /// Main output topic.
     pub output: String,
-    /// Side output topic: remote links of the join, the assembly's own input.
+    /// Side output topic: RPC endpoints of the join stage, fragments for the assemble stage's own
+    /// input.
     pub side_output: String,
     /// Consumer group.
     pub group: Group,

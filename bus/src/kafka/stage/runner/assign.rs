@@ -1,7 +1,7 @@
 //! Assignment and revocation of partitions, with their states.
 //!
 //! *In*: partitions from the group. *Out*: a processor for each, restored from its committed state
-//! or empty. *Invariant*: a processor's epoch is committed before its first output.
+//! or empty. *Invariant*: a processor's incarnation is committed before its first output.
 
 use blkkin_wire::fragment::Incarnation;
 use uuid::Uuid;
@@ -78,7 +78,7 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         Ok(self.member()?.assign(&from)?)
     }
 
-    /// Starts an empty processor; its epoch is committed before its first output.
+    /// Starts an empty processor; its incarnation is committed before its first output.
     pub(super) fn start_partition(
         &mut self,
         partition: i32,
