@@ -35,7 +35,8 @@ fn columns(set: Option<String>) -> usize {
     set.and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0).unwrap_or(WIDTH_DEFAULT)
 }
 
-/// Automatic colour needs a terminal that supports it, and no NO_COLOR (no-color.org).
+/// Returns whether to use colour. Automatic colour needs a terminal that supports it, and no
+/// NO_COLOR (no-color.org).
 fn colored(color: Color, output: &impl IsTerminal) -> bool {
     match color {
         Color::Always => true,

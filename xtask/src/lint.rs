@@ -83,7 +83,7 @@ fn documentation(workspace: &Workspace) -> Result<()> {
     )
 }
 
-/// The eBPF programs are a workspace of their own.
+/// Returns cargo for the eBPF programs, which have a workspace of their own.
 fn ebpf_cargo(workspace: &Workspace) -> Command {
     let mut command = workspace.cargo();
     command.current_dir(workspace.root().join("kprobe-ebpf"));

@@ -51,7 +51,7 @@ impl FileSink {
         }
     }
 
-    /// At the end: the final name, if the file is whole.
+    /// Gives the file its final name at the end, if it is whole.
     pub(crate) fn finish(self, queue: &Queue) {
         let path = self.file.path().to_owned();
         if self.state == FileState::Failed {

@@ -28,7 +28,7 @@ impl Transport for KafkaTransport {
         }
     }
 
-    /// An empty list would be a record that Zipkin counts as invalid.
+    /// Returns false: an empty list would be a record that Zipkin counts as invalid.
     fn supports_probe(&self) -> bool {
         false
     }

@@ -45,7 +45,7 @@ fn probe(verdict: &ProbeReport) -> Value {
     })
 }
 
-/// The result of each attach kind for a probe: where it works, or why not.
+/// Returns the result of each attach kind for a probe: where it works, or why not.
 fn tries(tries: &ProbeAttempts) -> Value {
     let kinds = tries.attempts.iter().map(|one| {
         let key = if one.result == AttachResult::Attached { "at" } else { "reason" };

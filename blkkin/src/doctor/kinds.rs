@@ -12,7 +12,7 @@ pub(super) fn label(tried: AttachResult) -> &'static str {
     }
 }
 
-/// The terminal colour of a result.
+/// Returns the terminal colour of a result.
 pub(super) fn color(tried: AttachResult) -> &'static str {
     match tried {
         AttachResult::Attached => "32",

@@ -105,7 +105,7 @@ pub fn device_text(dev: u32) -> String {
     format!("{major}:{minor}")
 }
 
-/// Permission bits as octal, after the file's type where one is given: `S_IFBLK|0660`.
+/// Formats permission bits as octal, after the file's type where one is given: `S_IFBLK|0660`.
 pub fn mode_text(mode: u32) -> String {
     let permissions = format!("{:04o}", mode & 0o7777);
     let kind = match mode & 0o170000 {

@@ -80,7 +80,8 @@ pub(super) fn check(root: &Path, files: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// `a/b.rs` and `a/b/mod.rs` are `a::b`; none for a test module and for a binary of its own.
+/// Returns the module path of a file: `a::b` for `a/b.rs` and `a/b/mod.rs`; none for a test module
+/// or a separate binary.
 fn module_path(file: &str) -> Option<ModulePath> {
     let file = file.strip_suffix(".rs")?;
     let mut path: ModulePath = file.split('/').map(str::to_owned).collect();

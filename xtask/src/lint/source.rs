@@ -25,7 +25,7 @@ pub(super) enum Kind {
     Punctuation,
 }
 
-/// The tokens of `text`, in order.
+/// Returns the tokens of `text`, in order.
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     let (mut at, mut line) = (0, 1);

@@ -142,7 +142,7 @@ fn parts(name: &str) -> Vec<String> {
     parts
 }
 
-/// Text of one line of a comment, without its marks.
+/// Returns the text of one line of a comment, without its marks.
 fn content(line: &str) -> &str {
     line.trim_start().trim_start_matches(['/', '*', '!']).trim()
 }

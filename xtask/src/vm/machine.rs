@@ -118,7 +118,7 @@ fn death_reason(status: ExitStatus, console: &Path) -> String {
 }
 
 impl Outcome {
-    /// Result of a guest whose kernel is not available; set-up printed the reason.
+    /// Returns the result of a guest whose kernel is not available; set-up printed the reason.
     pub(super) fn without_kernel() -> Self {
         let why = "no kernel for this guest: see the output of set-up above";
         Self { lines: Vec::new(), programs: Vec::new(), failure: None, skipped: Some(why) }

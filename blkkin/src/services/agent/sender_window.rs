@@ -451,7 +451,8 @@ impl<'a> SenderWindow<'a> {
         }
     }
 
-    /// The first record of this run, which carries the reports of crashed runs, is stored safely.
+    /// Handles the safe storage of the first record of this run, which carries the reports of
+    /// crashed runs.
     fn on_persisted(&mut self) {
         if let Some(crash_recovery) = self.crash_recovery.take() {
             crash_recovery.acknowledge();
@@ -467,7 +468,7 @@ impl<'a> SenderWindow<'a> {
         }
     }
 
-    /// A write to the spool succeeded.
+    /// Handles a successful write to the spool, perhaps after a failure.
     fn on_disk_recovered(&mut self) {
         if let (Some(_), Some(spool)) = (self.disk_retry_at.take(), &self.spool) {
             let folder = spool.folder().display();

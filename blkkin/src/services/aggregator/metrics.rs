@@ -63,7 +63,7 @@ impl AggregatorMetrics {
         }
     }
 
-    /// The stages that this aggregator runs.
+    /// Returns the stages that this aggregator runs.
     pub(super) fn stages(&self) -> &[StageMetrics] {
         &self.stages
     }
