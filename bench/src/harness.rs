@@ -22,7 +22,7 @@ pub(crate) struct RunningTracer {
     publishing: Arc<AtomicU64>,
 }
 
-/// Result of a tracer.
+/// Counters of a stopped tracer, and the cost of its reader thread.
 pub(crate) struct TracerResult {
     pub(crate) stats: SourceStats,
     /// Processor time of the reader thread.

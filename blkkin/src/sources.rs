@@ -34,13 +34,13 @@ pub(crate) struct EventSources {
     pub(crate) scope: TraceScope,
 }
 
-/// Running sources.
+/// The threads of the started sources.
 pub(crate) struct RunningSources {
     lttng: Option<RunningLttng>,
     usdt: Option<RunningUsdt>,
 }
 
-/// Outcome of the sources.
+/// Results of the sources, after their threads have ended.
 pub(crate) struct SourcesOutcome {
     /// Lines of the shutdown summary.
     pub(crate) remarks: Vec<String>,

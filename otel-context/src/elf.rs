@@ -107,7 +107,7 @@ pub(crate) struct TlsVariable {
     pub(crate) bytes: u64,
 }
 
-/// A relocation.
+/// An entry of a relocation table with addend (`Elf64_Rela`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Relocation {
     /// Address of the relocated word.

@@ -26,7 +26,7 @@ const PAYLOAD_BYTES_MAX: usize = 64 << 10;
 /// later.
 const READ_ATTEMPTS: usize = 4;
 
-/// A process context.
+/// Consistent state of a process context, with its encoded payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessContext {
     /// Timestamp of this state.

@@ -105,7 +105,7 @@ fn field(stat: &str, number: usize) -> Option<u64> {
     rest.split_ascii_whitespace().nth(number - 3)?.parse().ok()
 }
 
-/// Result of a scan.
+/// Contexts that a scan found in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanResult {
     /// Address space that was scanned.

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// An error of the tracer.
+/// Reason why tracing cannot start, or ends early.
 #[derive(Debug, Error)]
 pub enum TracerError {
     /// The process may not load eBPF programs.

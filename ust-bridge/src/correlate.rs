@@ -95,7 +95,7 @@ impl UpdateSink for Vec<Update> {
     }
 }
 
-/// Exit of a thread.
+/// Exit of a thread, from the kernel's task events, for the assembly of daemon spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadExit {
     /// Exited thread.

@@ -61,7 +61,7 @@ struct Stream {
     event: Event,
 }
 
-/// Traces in a folder.
+/// Reader of all traces in a folder, which merges their events by time.
 pub struct TraceFolder {
     traces: Vec<Trace>,
     streams: Vec<Stream>,

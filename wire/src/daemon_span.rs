@@ -18,7 +18,7 @@ use crate::span::SpanKind;
 /// Sample rate without sampling at the source.
 pub const SAMPLE_RATE_ALL: u32 = 1_000_000;
 
-/// A daemon span.
+/// A daemon span that has ended, or that is known to stay unfinished.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonSpanEvent {
     /// Span id.
@@ -97,7 +97,7 @@ pub struct Annotation {
     pub value: AnnotationValue,
 }
 
-/// Value of an annotation.
+/// Value of an annotation; none for a point in time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AnnotationValue {
     /// No value: the time is the information.

@@ -32,7 +32,7 @@ pub struct ProcessContextEvent {
     pub thread_keys: Vec<Box<str>>,
 }
 
-/// An attribute.
+/// An attribute of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Attribute {
     /// Attribute key: `service.name`.
@@ -41,7 +41,7 @@ pub struct Attribute {
     pub value: AttributeValue,
 }
 
-/// Value of an attribute.
+/// Value of an attribute: the types that a tag can show.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum AttributeValue {
     /// Text.

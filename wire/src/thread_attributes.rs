@@ -25,7 +25,7 @@ pub struct ThreadAttributes {
     pub bytes_unread: u32,
 }
 
-/// An attribute.
+/// An attribute of a thread's work, with its key by number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ThreadAttribute {
     /// Index of its name in the key list of the process.

@@ -30,7 +30,7 @@ const OPEN_ATTEMPTS_MAX: u32 = 8;
 /// Bytes read at a time when searching for the end of a killed run's output.
 const LOOK_BACK: u64 = 64 << 10;
 
-/// Error of a file.
+/// Reason why a file cannot be opened for spans.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The path is not a regular file.

@@ -17,7 +17,7 @@ use crate::delivery::{DeliveryObserver, DeliveryResult};
 use crate::format::Format;
 use crate::json;
 
-/// File of spans.
+/// Writer of spans to a JSON file, with a result for each span.
 pub struct SpanFile {
     pub(crate) file: AtomicJsonFile,
     batch: Batch,

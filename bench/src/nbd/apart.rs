@@ -28,7 +28,7 @@ pub(super) const SLICE: Duration = Duration::from_millis(40);
 /// Two periods of LTTng's live timer, and as long again.
 const DRAIN_TIME: Duration = Duration::from_millis(15);
 
-/// Server with its client.
+/// Server process with the client that loads it, measured slice by slice.
 struct ServerWithClient {
     server: Server,
     client: Client,

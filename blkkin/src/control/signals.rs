@@ -28,7 +28,7 @@ use crate::control::ControlEvent;
 /// Signals that ask a program to terminate.
 const TERMINATION_SIGNALS: [c_int; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
 
-/// A received signal.
+/// A received signal, with its sender as the kernel reports it (siginfo).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedSignal {
     /// The signal number.
@@ -37,7 +37,7 @@ pub(crate) struct ReceivedSignal {
     pub(crate) sender: SignalSender,
 }
 
-/// The sender of a signal.
+/// The sender of a signal, which decides whether it is forwarded to CMD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalSender {
     /// The kernel: a terminal key, a hang-up, a child's exit.

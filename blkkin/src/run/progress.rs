@@ -15,7 +15,7 @@ use crate::terminal;
 /// Redraw interval: short enough to look live, long enough to read.
 pub(crate) const REDRAW_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The owner of the terminal.
+/// The program that writes to the terminal now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TerminalOwner {
     /// blkkin alone.

@@ -11,7 +11,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::settings::FIRST_REPLY_TIMEOUT;
 use super::{Group, KafkaError, Settings};
 
-/// Result of a seek.
+/// Extent of a seek: what the group receives again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeekResult {
     /// Records from the new offsets to the end of the topic.

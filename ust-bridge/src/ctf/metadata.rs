@@ -118,7 +118,7 @@ impl StreamClass {
     }
 }
 
-/// Class of events.
+/// Class of events: the name and the field layout that its events share.
 #[derive(Debug)]
 pub struct EventClass {
     /// Id in events, unique in its class of streams.

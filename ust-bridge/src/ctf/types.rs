@@ -30,7 +30,7 @@ pub struct Type {
     pub depth: u32,
 }
 
-/// Kind of a type.
+/// Kind of a type, with the layout of its values.
 #[derive(Debug)]
 pub enum TypeKind {
     /// Integer.

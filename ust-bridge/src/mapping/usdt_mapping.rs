@@ -106,7 +106,7 @@ pub struct ProbeSignature {
     pub text: bool,
 }
 
-/// USDT event.
+/// USDT event, borrowed from its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UsdtEvent<'a> {
     /// Index of the probe's signature.

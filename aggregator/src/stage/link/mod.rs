@@ -185,7 +185,7 @@ impl LinkStage {
         self.expire();
     }
 
-    /// Adds an endpoint.
+    /// Matches an endpoint with a waiting one, or makes it wait.
     pub fn add_endpoint(&mut self, endpoint: LinkEndpoint, out: &mut dyn StageOutput) {
         self.stats.received += 1;
         let candidates = self.waiting.get(&endpoint.event.key).map(Vec::as_slice).unwrap_or_default();

@@ -19,7 +19,7 @@ const COUNTERS: &str = "counters";
 /// The stored name, kept from earlier versions so that their counters are still recovered.
 const PROGRESS: &str = "ledger";
 
-/// A store of counters.
+/// The place that holds an agent's counters while no agent runs.
 pub(super) enum CounterStore {
     FdStore(FdStore),
     Pins(PinDir),

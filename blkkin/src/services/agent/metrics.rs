@@ -60,7 +60,7 @@ impl AgentMetrics {
         AgentMetrics { snapshot, heartbeat: Heartbeat::new(), stall_timeout, lttng, usdt, cluster_wait, nbd }
     }
 
-    /// Records a batch.
+    /// Takes over the counters that a batch carries, and records a beat.
     pub(crate) fn record_batch(&self, accounts: &SourceStats, bus: ChannelStats) {
         self.heartbeat.beat();
         let mut snapshot = self.snapshot();
@@ -87,7 +87,7 @@ impl AgentMetrics {
         self.snapshot().outage = outage;
     }
 
-    /// Sets the wait for the cluster.
+    /// Sets the wait for the cluster, which the metrics report until the cluster is usable.
     pub(crate) fn set_cluster_wait(&self, cluster_wait: ClusterWait) {
         // It is set once.
         let _ = self.cluster_wait.set(cluster_wait);
@@ -98,7 +98,7 @@ impl AgentMetrics {
         self.cluster_wait.get().and_then(ClusterWait::status).is_some()
     }
 
-    /// Sets the crashed runs.
+    /// Sets the crashed runs, whose losses the metrics report.
     pub(crate) fn set_crashed_runs(&self, crashed_runs: Vec<CrashedRun>) {
         self.snapshot().crashed_runs = crashed_runs;
     }

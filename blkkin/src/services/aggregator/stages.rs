@@ -13,20 +13,20 @@ use blkkin_wire::v1;
 
 use super::metrics::AggregatorMetrics;
 
-/// A factory of join stages.
+/// Creates and restores the join stage of each assigned partition.
 #[derive(Clone, Debug)]
 pub(super) struct JoinStageFactory {
     pub(super) config: JoinStageConfig,
     pub(super) metrics: AggregatorMetrics,
 }
 
-/// A factory of assemble stages.
+/// Creates and restores the assemble stage of each assigned partition.
 #[derive(Clone, Debug)]
 pub(super) struct AssembleStageFactory {
     pub(super) config: AssembleStageConfig,
 }
 
-/// A factory of link stages.
+/// Creates and restores the link stage of each assigned partition.
 #[derive(Clone, Debug)]
 pub(super) struct LinkStageFactory {
     pub(super) config: LinkStageConfig,

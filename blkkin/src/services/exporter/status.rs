@@ -11,7 +11,7 @@ use blkkin_bus::kafka::DEAD;
 use super::stats::ExportStats;
 use crate::service::{Heartbeat, LagGauge, Outage};
 
-/// The status of a destination.
+/// The counters, lag and outages of a destination, for metrics, health and the summary.
 #[derive(Debug)]
 pub(super) struct DestinationStatus {
     /// The destination's name.

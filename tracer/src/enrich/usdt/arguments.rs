@@ -27,7 +27,7 @@ pub enum ArgumentsError {
     Differ,
 }
 
-/// An argument.
+/// An argument of a probe: its location, size and signedness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
     /// Location.
