@@ -1,6 +1,6 @@
 //! A check of this machine.
 
-/// The status of a check.
+/// The result of a check, as `blkkin doctor` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CheckStatus {
     /// Meets the requirement.
