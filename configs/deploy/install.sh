@@ -9,7 +9,7 @@
 #                     DIR/*.pem come to /etc/blkkin too
 #   --binary FILE     what `cargo xtask dist` makes [target/dist/blkkin]
 #   --at-a-time N     hosts that are worked at beside each other [16]
-#   --wait SECONDS    until a service is well [60]
+#   --wait SECONDS    until a service is healthy [60]
 #   --no-systemd      no unit: started in the background, with a file of its process id in /run/blkkin and its words in
 #                     /var/log/blkkin
 #   --purge           with --uninstall: what services keep in /var/lib/blkkin too
@@ -17,7 +17,7 @@
 #   RUN="ssh root@{host}"   runs a command, the last word, as root on a host; {host} is its name
 #
 # On a host: /usr/local/bin/blkkin, /etc/blkkin, /etc/systemd/system/blkkin-SERVICE.service. Needed there: a POSIX sh with the
-# usual tools, sha256sum, and curl or wget (busybox has all of it). Exit status 0 if all is well on every host.
+# usual tools, sha256sum, and curl or wget (busybox has all of it). Exit status 0 if all services are healthy.
 set -u
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -185,7 +185,7 @@ service_on() {
             [ $systemd = 1 ] || kill -0 "$(pid)" 2>/dev/null || break
             sleep 1; patience=$((patience - 1))
         done
-        # Well, and somebody else: not what was asked for.
+        # Another process may have answered at that address.
         runs || state=ended
         printf "%s|%s|%s\n" "$(/usr/local/bin/blkkin --version)" $state "$word"
         [ $state = runs ] && [ "$word" != "no answer" ] && exit
