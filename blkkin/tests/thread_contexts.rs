@@ -1,9 +1,9 @@
 //! Thread contexts of programs in C and C++, in large numbers: a million calls under ten thousand
 //! spans, each a child of its own span, and none of a span that has ended.
 //!
-//! *Input*: `support/context/writer.c`, `tasks.cc`, `threads.c` and `later.c`. The offset of a call
-//! names its span, and the programs count their calls. Rust is in `publishing.rs`; released tracing
-//! libraries are in `tracers.rs`.
+//! *Input*: `support/context/writer.c`, `tasks.cc`, `threads.c` and `async_reads.c`. The offset of a
+//! call names its span, and the programs count their calls. Rust is in `publishing.rs`; released
+//! tracing libraries are in `tracers.rs`.
 
 #![allow(
     clippy::unwrap_used,
