@@ -49,7 +49,8 @@ fn spans_of_an_application_and_of_its_disk_are_one_trace() {
     for _ in 0..RUNS_MAX {
         let zipkin = or_skip!(Zipkin::start());
         let collector = or_skip!(Collector::start());
-        if run(&publisher, &disk, &zipkin, &collector) {
+        if let Some(sent) = run(&publisher, &disk, &zipkin, &collector) {
+            wait_until_shown(&zipkin, sent + ORDERS);
             return assert_both_servers_have_whole_traces(&zipkin, &collector);
         }
         println!("next run: completions were missed, and counted");
@@ -57,9 +58,10 @@ fn spans_of_an_application_and_of_its_disk_are_one_trace() {
     panic!("completions are missed in each of {RUNS_MAX} runs, which is not chance");
 }
 
-/// Runs the application. Returns false if the completion of some bio or request was missed, which
-/// is counted (see `support::recording::until_complete`).
-fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) -> bool {
+/// Runs the application, and returns the number of spans that blkkin sent to Zipkin. Returns none if
+/// the completion of some bio or request was missed, which is counted (see
+/// `support::recording::until_complete`).
+fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) -> Option<usize> {
     let file = disk.mount_point().join("orders");
     std::fs::write(&file, [0; 4096]).unwrap();
     let otlp = format!("127.0.0.1:{}", collector.http);
@@ -73,7 +75,20 @@ fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) ->
     args.extend(["--", "env", "BLKKIN_UST=0", &publisher, "shop", &file, address, &otlp]);
     let run = common::run(&args);
     assert_eq!(run.code, Some(0), "{run:?}");
-    !run.stderr.contains("ends missed")
+    let sent = run.stderr.lines().find_map(|line| {
+        line.strip_prefix("blkkin: ")?.strip_suffix(&format!(" spans sent to {}", to[0]))?.parse().ok()
+    });
+    let sent = sent.unwrap_or_else(|| panic!("no number of spans sent to Zipkin: {}", run.stderr));
+    (!run.stderr.contains("ends missed")).then_some(sent)
+}
+
+/// Waits until Zipkin shows all spans: it accepts a request before it has stored its spans.
+fn wait_until_shown(zipkin: &Zipkin, spans: usize) {
+    zipkin.wait_for(&format!("Zipkin shows {spans} spans"), || {
+        let traces = zipkin.get("/api/v2/traces?limit=10000&lookback=3600000")?;
+        let shown: usize = traces.as_array()?.iter().filter_map(|trace| Some(trace.as_array()?.len())).sum();
+        (shown >= spans).then_some(())
+    });
 }
 
 fn assert_both_servers_have_whole_traces(zipkin: &Zipkin, collector: &Collector) {
@@ -129,7 +144,7 @@ fn checked_tree(order: &Value, spans: &[Value]) -> Tree {
     assert_eq!(names, CALLS, "{spans:#?}");
     let (from, until) = (number(order, "timestamp"), number(order, "timestamp") + number(order, "duration"));
     for call in calls {
-        let link = call["tags"]["blkkin.link"].as_str().unwrap();
+        let link = call["tags"]["blkkin.parent.evidence"].as_str().unwrap();
         assert!(link.starts_with("exact: the thread's own context named this span"), "{link}");
         let (begin, end) = (number(call, "timestamp"), number(call, "timestamp") + number(call, "duration"));
         assert!(begin >= from - CLOCKS_DIFFER && end <= until + CLOCKS_DIFFER, "{call} in {order}");

@@ -102,7 +102,7 @@ fn each_call_is_a_child_of_the_daemon_span_of_its_own_namespace() {
         let Some(read) = reads.get(field(call, "parentId")) else { continue };
         assert_eq!(tag(call, "blkkin.offset"), tag(read, "nbd.offset"), "{call} under {read}");
         assert_eq!(tag(call, "process.pid"), tag(read, "process.pid"), "{call} under {read}");
-        assert!(tag(call, "blkkin.link").starts_with("rule: the thread's last event"), "{call}");
+        assert!(tag(call, "blkkin.parent.evidence").starts_with("rule: the thread's last event"), "{call}");
         disks.entry(tag(read, "process.pid")).or_default().insert(tag(call, "file.path"));
         assert!(reads_with_call.insert(field(read, "id")), "one read, one call: {read}");
     }

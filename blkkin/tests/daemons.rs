@@ -119,9 +119,10 @@ fn assert_each_call_has_its_request_as_parent(context: Context, options: &str, r
         let daemon_span = daemon_spans[parent];
         assert_eq!(span["traceId"], daemon_span["traceId"], "{span}");
         assert_eq!(span["name"], call, "{span}");
-        let link = span["tags"]["blkkin.link"].as_str().unwrap();
+        let link = span["tags"]["blkkin.parent.evidence"].as_str().unwrap();
         let links = [&mut exact, &mut by_rule];
-        let known = ["exact: the thread's own context named this operation", "rule: the thread's last event"];
+        let known =
+            ["exact: the thread's own context named this daemon span", "rule: the thread's last event"];
         let index = known.iter().position(|text| link.starts_with(text)).unwrap_or_else(|| panic!("{link}"));
         links.into_iter().nth(index).unwrap().push(number(span, "blkkin.start.ns").unwrap());
         if call == "pread64" {

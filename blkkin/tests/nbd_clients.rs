@@ -119,7 +119,7 @@ fn assert_each_request_has_its_server_span(
         let client = client.unwrap_or_else(|| panic!("{server} has no client span"));
         assert_eq!(word(server, "traceId"), word(client, "traceId"));
         assert_eq!(extent(server), extent(client), "{server} as a child of {client}");
-        let link = server["tags"]["blkkin.link"].as_str().unwrap();
+        let link = server["tags"]["blkkin.parent.evidence"].as_str().unwrap();
         assert!(link.starts_with("rule: nbd connection and cookie"), "{link}");
         assert_eq!(number(server, "blkkin.clock.shift.ns"), Some(0), "one clock: {server}");
         let [sent, received] = [client, server].map(|span| number(span, "blkkin.start.ns").unwrap());

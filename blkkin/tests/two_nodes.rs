@@ -92,7 +92,7 @@ fn requests(spans: &[Value], part: u64) -> Vec<Request<'_>> {
         assert_eq!(text_of(server, "traceId"), text_of(client, "traceId"));
         let extent = |span: &Value| (number(span, "nbd.offset"), text_of(span, "name").to_owned());
         assert_eq!(extent(server), extent(client), "another request's: {server} as a child of {client}");
-        let link = server["tags"]["blkkin.link"].as_str().unwrap();
+        let link = server["tags"]["blkkin.parent.evidence"].as_str().unwrap();
         assert!(link.starts_with("exact: nbd-stream"), "{link}");
         // The reply is sent before the span ends.
         let answers =
@@ -242,8 +242,11 @@ fn assert_cut_off(requests: &[Request<'_>], cause: &str) {
     for Request { client, server } in cut {
         let server = server.unwrap();
         assert_eq!(client["tags"]["nbd.reply"], "none: the connection was closed first");
-        assert_eq!(client["tags"]["error"], "its answer was never seen");
-        assert!(server["tags"]["blkkin.link"].as_str().unwrap().ends_with("which saw no answer"), "{server}");
+        assert_eq!(client["tags"]["error"], "no reply was observed");
+        assert!(
+            server["tags"]["blkkin.parent.evidence"].as_str().unwrap().ends_with("which saw no answer"),
+            "{server}"
+        );
         // The server span starts where the request was sent: without a reply the offset of the two
         // clocks is unknown.
         let [sent, received] = [client, server].map(|span| span["timestamp"].as_i64().unwrap());

@@ -106,7 +106,7 @@ fn assert_none_is_wrong(spans: &[Value], turns: u64) -> (u64, u64) {
         let Some(turn_span) = call["parentId"].as_str().and_then(|id| turn_spans.get(id)) else { continue };
         assert_eq!(offset, number(turn_span, "number"), "{call} as a child of {turn_span}");
         assert!(offset < turns as i64, "the call was made between two turns: {call}");
-        assert!(call["tags"]["blkkin.link"].as_str().unwrap().starts_with("rule: "), "{call}");
+        assert!(call["tags"]["blkkin.parent.evidence"].as_str().unwrap().starts_with("rule: "), "{call}");
         children += 1;
     }
     (turn_spans.len() as u64, children)

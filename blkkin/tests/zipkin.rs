@@ -163,7 +163,7 @@ fn assert_layers(spans: &[&Value], device: &str) {
 fn assert_has_request(spans: &[&Value], bio: &Value, device: &str) {
     let requests = children(spans, bio);
     if requests.is_empty() {
-        let request = spans.iter().find(|span| span["id"] == bio["tags"]["blkkin.carried_by"]);
+        let request = spans.iter().find(|span| span["id"] == bio["tags"]["blkkin.merged_into"]);
         assert_eq!(service_of(request.unwrap_or_else(|| panic!("no request: {bio}"))), device);
     }
     assert!(requests.iter().all(|request| service_of(request) == device), "{requests:#?}");

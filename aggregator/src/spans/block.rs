@@ -75,7 +75,7 @@ fn bio_span(placement: &SpanPlacement<'_>, index: &BlockIndex, bio: &BioEvent) -
     }
     let mut tags = Tags::of_block_io();
     if let Some(evidence) = evidence {
-        tags.text("blkkin.link", evidence);
+        tags.text("blkkin.parent.evidence", evidence);
     }
     let lost = parent.filter(|parent| match below_root {
         true => matches!(placement.trace.root, Root::Missing),
@@ -136,13 +136,13 @@ fn merge_links(index: &BlockIndex, bio: &BioEvent, tags: &mut Tags) -> Vec<SpanL
     match (bio.first, index.requests.get(&request)) {
         (true, Some(_)) => {}
         (true, None) => tags.owned("blkkin.missing.request", request.to_string()),
-        (false, None) => tags.owned("blkkin.carried_by", request.to_string()),
+        (false, None) => tags.owned("blkkin.merged_into", request.to_string()),
         (false, Some(&trace)) => {
-            tags.owned("blkkin.carried_by", request.to_string());
+            tags.owned("blkkin.merged_into", request.to_string());
             return vec![SpanLink {
                 trace,
                 span: request,
-                relation: "carried by (exact: bio in the request's list)".into(),
+                relation: "merged_into (exact: bio in the request's list)".into(),
             }];
         }
     }
@@ -174,8 +174,8 @@ fn request_span(placement: &SpanPlacement<'_>, index: &BlockIndex, request: &Req
     span.annotations = moments.into_iter().filter_map(annotation).collect();
     let mut tags = Tags::of_block_io();
     match (request.parent, sent_by_root) {
-        (_, true) => tags.text("blkkin.link", "exact: the task sent it inside the call"),
-        (Some(_), false) => tags.text("blkkin.link", "exact: first bio of the request"),
+        (_, true) => tags.text("blkkin.parent.evidence", "exact: the task sent it inside the call"),
+        (Some(_), false) => tags.text("blkkin.parent.evidence", "exact: first bio of the request"),
         (None, false) => {}
     }
     let lost = request.parent.filter(|parent| match sent_by_root {

@@ -64,12 +64,12 @@ fn call_span(placement: &SpanPlacement<'_>, call: &SyscallEvent) -> Span {
     if let Some(context) = &call.context {
         let link = match context.source {
             ContextSource::ThreadContext => "exact: the thread's own context named this span (OpenTelemetry)",
-            ContextSource::Both => "exact: the thread's own context named this operation (OpenTelemetry)",
+            ContextSource::Both => "exact: the thread's own context named this daemon span (OpenTelemetry)",
             ContextSource::DaemonSpan => {
-                "rule: the thread's last event before it said that it works for this operation"
+                "rule: the thread's last event before the call entered this daemon span"
             }
         };
-        tags.text("blkkin.link", link);
+        tags.text("blkkin.parent.evidence", link);
     }
     process_tags(trace, &mut tags);
     thread_tags(trace, &mut tags);
@@ -92,14 +92,14 @@ fn file_system_span(placement: &SpanPlacement<'_>, call: &SyscallEvent, name: &A
         end: call.exit,
     });
     let link = "derived: the call's file lies on this file system; the times are the call's";
-    span.tags = vec![("blkkin.link".into(), TagValue::Text(Cow::Borrowed(link)))];
+    span.tags = vec![("blkkin.parent.evidence".into(), TagValue::Text(Cow::Borrowed(link)))];
     span
 }
 
 fn file_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
     if let Some(file) = &trace.names.file {
         tags.shared("file.path", &file.path);
-        captured_tag("blkkin.file.path.kept", file.captured, tags);
+        captured_tag("blkkin.file.path.captured", file.captured, tags);
     }
     let keys = ["blkkin.fd", "blkkin.inode", "blkkin.position.before", "blkkin.position.after"];
     open_file_tags(keys, call.file.as_ref(), trace.names.file.as_deref(), tags);
@@ -113,7 +113,7 @@ fn file_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
             tags.owned(key, &**path);
         }
     }
-    captured_tag("blkkin.path.kept", call.paths_captured, tags);
+    captured_tag("blkkin.path.captured", call.paths_captured, tags);
     tags.maybe("blkkin.offset", call.call.spec().offset(&call.args));
     tags.maybe("blkkin.bytes.requested", call.call.spec().requested_bytes(&call.args));
 }
@@ -172,5 +172,5 @@ fn time_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
 fn link_to(wait: &WaitLink) -> SpanLink {
     let trace = wait.trace.shown_in.map_or(wait.trace.id, |position| position.trace);
     let span: SpanId = wait.trace.root_span;
-    SpanLink { trace, span, relation: "waited for this commit (rule: ext4 transaction id)".into() }
+    SpanLink { trace, span, relation: "waited_for (rule: ext4 transaction id)".into() }
 }

@@ -23,10 +23,10 @@ pub(super) fn add(placement: &SpanPlacement<'_>, commit: &CommitEvent, spans: &m
     let mut span = placement.span(header);
     let mut tags = Tags::of_block_io();
     if placement.parent.is_some() {
-        tags.text("blkkin.link", "rule: ext4 transaction id");
+        tags.text("blkkin.parent.evidence", "rule: ext4 transaction id");
         tags.text(
-            "blkkin.caused_by",
-            "each call that waited; shown below the first, which may have begun after it",
+            "blkkin.waited_for_by",
+            "each call that waited; child of the first, which may have begun after it",
         );
     }
     process_tags(placement.trace, &mut tags);

@@ -45,17 +45,15 @@ pub(super) fn add(placement: &SpanPlacement<'_>, event: &DaemonSpanEvent, spans:
             // A span of an observed process (NBD client) has the state of the reply as an
             // annotation.
             let why = match event.annotations.iter().any(|note| &*note.key == "nbd.reply") {
-                true => "its answer was never seen",
-                false => {
-                    "its end was never said: its process was killed or ended first, or the event was lost"
-                }
+                true => "no reply was observed",
+                false => "no end event: its process ended first, or the event was lost",
             };
             span.error = Some(why.into());
             tags.text("blkkin.incomplete", why);
         }
     }
     if event.sample_rate != SAMPLE_RATE_ALL {
-        tags.number("blkkin.kept_per_million", event.sample_rate);
+        tags.number("blkkin.sampled_per_million", event.sample_rate);
     }
     tags.times(event.begin, event.end);
     placement.root_tags(&mut tags);

@@ -47,7 +47,7 @@ fn text(errno: i32) -> Option<&'static str> {
         29 => "has no position",
         30 => "read-only file system",
         31 => "too many links",
-        32 => "nobody reads this pipe",
+        32 => "the pipe has no reader",
         36 => "name too long",
         38 => "no such system call",
         39 => "directory not empty",

@@ -37,7 +37,7 @@
 //!
 //! # Evidence
 //!
-//! The tag `blkkin.link` of each span with a parent states how the parent was found: `exact: …`,
+//! The tag `blkkin.parent.evidence` of each span with a parent states how the parent was found: `exact: …`,
 //! `rule: …` or `derived: …`. A parent whose record was lost stays the parent, and
 //! `blkkin.missing.parent` marks it as not exported.
 //!

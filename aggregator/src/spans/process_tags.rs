@@ -40,7 +40,7 @@ fn application_tags(trace: &Trace, tags: &mut Tags) {
             AttributeValue::Number(number) => tags.application_number(&key, *number),
         }
     }
-    tags.count("blkkin.app.left_out", process.dropped_attributes_count);
+    tags.count("blkkin.app.dropped_attributes_count", process.dropped_attributes_count);
 }
 
 /// Adds the attributes of the calling thread.
@@ -49,6 +49,6 @@ pub(super) fn thread_tags(trace: &Trace, tags: &mut Tags) {
     for (name, value) in resolved.values {
         tags.application_text(&format!("app_thread.{name}"), value);
     }
-    tags.count("blkkin.app_thread.left_out", resolved.dropped_attributes_count);
+    tags.count("blkkin.app_thread.dropped_attributes_count", resolved.dropped_attributes_count);
     tags.count("blkkin.app_thread.bytes_unread", resolved.bytes_unread);
 }

@@ -77,9 +77,11 @@ fn a_direct_write_goes_through_four_services() {
     assert_eq!(spans[0].kind, SpanKind::Client);
     assert_eq!(spans[0].remote_service.as_deref(), Some("ext4"));
     assert!(
-        spans[1..].iter().all(|span| span.kind == SpanKind::Server && tag(span, "blkkin.link").is_some())
+        spans[1..]
+            .iter()
+            .all(|span| span.kind == SpanKind::Server && tag(span, "blkkin.parent.evidence").is_some())
     );
-    assert!(tag(&spans[1], "blkkin.link").unwrap().starts_with("derived: "));
+    assert!(tag(&spans[1], "blkkin.parent.evidence").unwrap().starts_with("derived: "));
     assert_eq!(spans[0].start.0, 1_700_000_000_000_000_010);
     assert_eq!(spans[3].annotations.len(), 2);
     assert!(spans.iter().all(|span| span.error.is_none() && tag(span, "error.type").is_none()));
@@ -93,7 +95,7 @@ fn process_context_attributes_are_tags_of_the_call() {
     process.attributes[1].key = "process.pid".into();
     trace.names.process = Some(Arc::new(process));
     let spans = spans_of(&trace);
-    let keys = ["app.service.name", "app.process.pid", "process.pid", "blkkin.app.left_out"];
+    let keys = ["app.service.name", "app.process.pid", "process.pid", "blkkin.app.dropped_attributes_count"];
     let tags = keys.map(|key| tag(&spans[0], key).unwrap());
     assert_eq!(tags, ["shop", "7", "100", "1"]);
     assert_eq!(&*spans[0].service, "sqlite3");
@@ -128,10 +130,14 @@ fn thread_attributes_are_tags_with_the_names_of_the_process() {
     };
     let all = attributes_of(&[(0, "/buy"), (1, "x"), (2, "7"), (3, "8"), (9, "unnamed")]);
     let names = ["http.route", "", "user.id", "user.id"];
-    let expected = ["app_thread.http.route=/buy", "app_thread.user.id=8", "blkkin.app_thread.left_out=4"];
+    let expected = [
+        "app_thread.http.route=/buy",
+        "app_thread.user.id=8",
+        "blkkin.app_thread.dropped_attributes_count=4",
+    ];
     assert_eq!(tags_of(Some(all.clone()), &names), expected);
     // The process context is unknown.
-    assert_eq!(tags_of(Some(all), &[]), ["blkkin.app_thread.left_out=6"]);
+    assert_eq!(tags_of(Some(all), &[]), ["blkkin.app_thread.dropped_attributes_count=6"]);
     let unread = ThreadAttributes { bytes_unread: 700, ..ThreadAttributes::default() };
     assert_eq!(tags_of(Some(unread), &names), ["blkkin.app_thread.bytes_unread=700"]);
     assert!(tags_of(None, &names).is_empty());
@@ -263,7 +269,7 @@ fn a_commit_is_a_child_of_its_primary_and_linked_from_the_other_calls() {
     ];
     assert_eq!(tree(&first), expected.map(|(name, parent)| (name.to_owned(), parent)));
     assert!(first.iter().all(|span| span.trace == traces[0].id));
-    assert_eq!(tag(&first[2], "blkkin.link").as_deref(), Some("rule: ext4 transaction id"));
+    assert_eq!(tag(&first[2], "blkkin.parent.evidence").as_deref(), Some("rule: ext4 transaction id"));
     let second = spans_of(&traces[1]);
     assert_eq!(second.len(), 1);
     assert_eq!((second[0].links[0].trace, second[0].links[0].span), (traces[0].id, SpanId(50)));
@@ -278,7 +284,7 @@ fn a_call_is_a_child_of_its_applications_span() {
     let under = spans_of(&trace);
     assert_eq!(under[0].parent, Some(SpanId(5)));
     assert!(under.iter().all(|span| span.trace == TraceId(77)));
-    assert!(tag(&under[0], "blkkin.link").unwrap().starts_with("exact: the thread's own context"));
+    assert!(tag(&under[0], "blkkin.parent.evidence").unwrap().starts_with("exact: the thread's own context"));
     // Everything else is unchanged.
     let mut alone = spans_of(&direct_write());
     alone[0].parent = Some(SpanId(5));
@@ -314,7 +320,7 @@ fn lower_bios_are_children_with_evidence() {
     let of = |id| spans.iter().find(|span| span.id == SpanId(id)).unwrap();
     assert_eq!((of(4).parent, of(6).parent), (Some(SpanId(3)), Some(SpanId(4))));
     assert_eq!(faults(&spans), Vec::<String>::new());
-    let link = |id| tag(of(id), "blkkin.link").unwrap();
+    let link = |id| tag(of(id), "blkkin.parent.evidence").unwrap();
     // The graph reads block → loop0 → loop0: no bio between two devices is a server.
     assert_eq!([2, 4, 6].map(|id| of(id).kind), [SpanKind::Server, SpanKind::Local, SpanKind::Local]);
     assert!([2, 4, 6].iter().all(|id| &*of(*id).service == "block"));
@@ -407,7 +413,7 @@ fn faults(spans: &[Span]) -> Vec<String> {
         if parent_start.is_none() && !missing {
             faults.push(format!("{}'s parent {parent} does not exist", span.id));
         }
-        let commit = tag(span, "blkkin.caused_by").is_some();
+        let commit = tag(span, "blkkin.waited_for_by").is_some();
         if parent_start.is_some_and(|start| *start > span.start.0) && !commit {
             faults.push(format!("{} begins before its parent", span.id));
         }

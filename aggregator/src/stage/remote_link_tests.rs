@@ -259,7 +259,7 @@ proptest! {
         let provisional = source(3).trace_id(SpanId(31)).to_string();
         let text = |words: &str| vec![TagValue::Text(words.to_owned().into())];
         prop_assert_eq!(tag(31, "blkkin.trace.own"), text(&provisional));
-        prop_assert_eq!(tag(31, "blkkin.link"), text("exact: nbd connection and cookie"));
+        prop_assert_eq!(tag(31, "blkkin.parent.evidence"), text("exact: nbd connection and cookie"));
         // Reparented twice: its clock is 2 h ahead of the clock of the trace, and each of two
         // requests leaves 13 ns.
         let shift = tag(31, "blkkin.clock.shift.ns");

@@ -25,7 +25,7 @@ const REPARENTS_MAX: u8 = 8;
 const SHIFT: &str = "blkkin.clock.shift.ns";
 const ERROR: &str = "blkkin.clock.error.ns";
 /// Text of the error bound if there is none.
-const NO_BOUND: &str = "no bound: who asked saw no answer";
+const NO_BOUND: &str = "no bound: the client observed no reply";
 
 /// Returns the fragment in the trace of `target`, or none after too many reparents.
 pub(super) fn reparented(fragment: &TraceFragment, target: &Reparented) -> Option<TraceFragment> {
@@ -55,7 +55,7 @@ fn reparented_span(span: &Span, from: TraceId, target: &Reparented) -> Span {
         span.parent = Some(target.parent);
         span.kind = SpanKind::Server;
         let mut tag = |key: &'static str, value| span.tags.push((Cow::Borrowed(key), value));
-        tag("blkkin.link", TagValue::Text(Cow::Owned(target.rule.to_string())));
+        tag("blkkin.parent.evidence", TagValue::Text(Cow::Owned(target.rule.to_string())));
         tag("blkkin.trace.own", TagValue::Text(Cow::Owned(from.to_string())));
         tag(SHIFT, TagValue::Number(0));
         tag(ERROR, TagValue::Number(0));
