@@ -26,7 +26,7 @@ use support::nbd::spans;
 use support::tools::{capture, tool};
 use support::{needs, skip};
 
-const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/probed/turns.c");
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/usdt/turns.c");
 const RULES: &str = r#"
 [[probe]]
 name = "turns:begin"

@@ -23,7 +23,38 @@ struct AllowedSkip {
 }
 
 /// Skips on the machines of CI (Debian 12, root, kernel with BTF) and in the guests.
-const ALLOWED: &[AllowedSkip] = &[];
+const ALLOWED: &[AllowedSkip] = &[
+    AllowedSkip {
+        guest: None,
+        program: "blkkin/tests/attach",
+        reason: "this kernel does not support ",
+        why: "a kernel's policy can refuse fentry, and a kernel can be built without kprobes; the guests have both",
+    },
+    AllowedSkip {
+        guest: None,
+        program: "blkkin/tests/kernels",
+        reason: "this kernel does not support ",
+        why: "as above",
+    },
+    AllowedSkip {
+        guest: None,
+        program: "blkkin/tests/blktrace",
+        reason: "runs inside a guest",
+        why: "it changes the scheduler of a null_blk device, which the host's kernel lacks",
+    },
+    AllowedSkip {
+        guest: None,
+        program: "blkkin/tests/context",
+        reason: "no programs are requested",
+        why: "it is no test: it builds the programs that the guests run",
+    },
+    AllowedSkip {
+        guest: None,
+        program: "blkkin/tests/process_contexts",
+        reason: "this kernel gives memory no names",
+        why: "the kernel is built without CONFIG_ANON_VMA_NAME, and Debian's kernels are too",
+    },
+];
 
 /// Skipped test.
 pub(super) struct Skip {
