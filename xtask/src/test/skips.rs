@@ -54,6 +54,18 @@ const ALLOWED: &[AllowedSkip] = &[
         reason: "this kernel gives memory no names",
         why: "the kernel is built without CONFIG_ANON_VMA_NAME, and Debian's kernels are too",
     },
+    AllowedSkip {
+        guest: Some("6.1"),
+        program: "blkkin/tests/attach",
+        reason: "this kernel refuses no kind",
+        why: "the test is about a refusal; the host's kernel has one",
+    },
+    AllowedSkip {
+        guest: Some("6.12"),
+        program: "blkkin/tests/attach",
+        reason: "this kernel refuses no kind",
+        why: "as above",
+    },
 ];
 
 /// Skipped test.
