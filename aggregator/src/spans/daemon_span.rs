@@ -46,7 +46,7 @@ pub(super) fn add(placement: &SpanPlacement<'_>, event: &DaemonSpanEvent, spans:
             // annotation.
             let why = match event.annotations.iter().any(|note| &*note.key == "nbd.reply") {
                 true => "no reply was observed",
-                false => "no end event: its process ended first, or the event was lost",
+                false => "no end event: its process was killed or ended first, or the event was lost",
             };
             span.error = Some(why.into());
             tags.text("blkkin.incomplete", why);
