@@ -18,7 +18,6 @@ mod support;
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use blkkin_aggregator::spans;
 use blkkin_tracer::{AttachKind, Filter, TraceScope, TracerConfig};
@@ -31,7 +30,7 @@ use support::context::recorded_program::{
 use support::context::{Programs, build_all};
 use support::disk::Disk;
 use support::gated_process::GatedProcess;
-use support::live::{eventually, eventually_within};
+use support::live::eventually;
 use support::recording::{Recorder, record};
 use support::{needs, or_skip, skip};
 
@@ -100,9 +99,6 @@ fn a_slot_of_a_library_that_maps_its_own_file() {
 
 /// Span of `library_churn.c` after its library stays loaded.
 const STAYS: u64 = 1 << 40 | 5;
-/// Maximum duration of 400 turns of loading and unloading. In an emulated kernel that shares its CPU
-/// with builds they take more than a minute.
-const CHURN_MAX: Duration = Duration::from_secs(300);
 
 /// A library that is unloaded during the scan gives no result for its file, and another one at its
 /// address is not taken for it.
@@ -128,11 +124,6 @@ fn comes_and_goes(attach: Option<AttachKind>) {
     let config = TracerConfig { attach, ring_bytes: Some(RING), ..TracerConfig::default() };
     let recorder = Recorder::start(&config, &[process.pid()]);
     process.release();
-    // The limit of the search begins with the first call of the library that stays.
-    let started = Instant::now();
-    let stays = || recorder.calls_inside(STAYS) + recorder.calls_outside(STAYS) > 0;
-    assert!(eventually_within(CHURN_MAX, stays), "the library does not stay: {}", process.output());
-    println!("the library stays after {:.1} s", started.elapsed().as_secs_f64());
     assert!(
         eventually(|| recorder.calls_inside(STAYS) > 0),
         "no context of the stable library was found: {}",

@@ -1,15 +1,18 @@
 //! Cache of files known not to define the thread context variable, which scans skip.
 //!
-//! *In*: results of scans. *Out*: whether a file can be skipped. *Invariant*: a file in which a
-//! scan has found the variable never enters the cache, whatever another scan reports. A process may
-//! unload that file, load another library at the same address, and load the first one again; a scan
-//! may then have read the other library's memory.
+//! *In*: results of scans, and mappings of files. *Out*: whether a file can be skipped.
+//!
+//! *Invariant*: a result is of the file itself. A process may unload a file, load another library at
+//! the same address, and load the first one again; a scan may then have read the other library's
+//! memory. So a file in which a scan has found the variable never enters the cache, and a file that
+//! the scanned process mapped during the scan leaves it ([`NegativeCache::on_mapped`]).
 //!
 //! *Weakness*: results come from some process's memory and hold for ten minutes. A process that
 //! overwrites a library's headers in its own memory, before any other process with that library was
-//! scanned, hides the library's variable in other processes.
+//! scanned, hides the library's variable in other processes. Nor is a mapping observed that another
+//! process makes which shares the memory.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::maps::MappedFile;
@@ -20,9 +23,18 @@ const FILES_MAX: usize = 65_536;
 /// Maximum age of the cache: an inode number may be reused.
 const KNOWN_FOR: Duration = Duration::from_secs(600);
 
+/// Scan of a process that gave a negative result. Times are of CLOCK_MONOTONIC, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScanTime {
+    pub(crate) pid: u32,
+    pub(crate) begin_ns: u64,
+    pub(crate) end_ns: u64,
+}
+
 /// A cache of negative scan results.
 pub struct NegativeCache {
-    files: HashSet<MappedFile>,
+    /// Files without the variable, each with the scan that reported it.
+    files: HashMap<MappedFile, ScanTime>,
     /// Files in which the variable was found.
     publishers: HashSet<MappedFile>,
     since: Instant,
@@ -37,18 +49,28 @@ impl Default for NegativeCache {
 impl NegativeCache {
     /// Creates an empty cache.
     pub fn new() -> NegativeCache {
-        NegativeCache { files: HashSet::new(), publishers: HashSet::new(), since: Instant::now() }
+        NegativeCache { files: HashMap::new(), publishers: HashSet::new(), since: Instant::now() }
     }
 
     /// Returns whether a file is known not to define the variable.
     pub fn contains(&self, file: MappedFile) -> bool {
-        self.files.contains(&file)
+        self.files.contains_key(&file)
     }
 
-    /// Adds a file without the variable.
-    pub fn insert(&mut self, file: MappedFile) {
+    /// Adds a file in which this scan has found no variable.
+    pub(crate) fn insert(&mut self, file: MappedFile, scan: ScanTime) {
         if !self.publishers.contains(&file) {
-            self.files.insert(file);
+            self.files.insert(file, scan);
+        }
+    }
+
+    /// Removes a file that the scanned process mapped during the scan: what was read may be another
+    /// file's. `begin_ns` and `end_ns` are the times of the system call (CLOCK_MONOTONIC).
+    pub fn on_mapped(&mut self, pid: u32, file: MappedFile, begin_ns: u64, end_ns: u64) {
+        let overlaps =
+            |scan: &ScanTime| scan.pid == pid && begin_ns <= scan.end_ns && end_ns >= scan.begin_ns;
+        if self.files.get(&file).is_some_and(overlaps) {
+            self.files.remove(&file);
         }
     }
 
@@ -76,13 +98,32 @@ impl NegativeCache {
 mod tests {
     use super::*;
 
+    const SCAN: ScanTime = ScanTime { pid: 7, begin_ns: 100, end_ns: 200 };
+
+    #[test]
+    fn file_that_its_process_mapped_during_the_scan_leaves_the_cache() {
+        let file = MappedFile { major: 8, minor: 1, ino: 1 };
+        for (pid, begin_ns, end_ns, stays) in [
+            (7, 50, 99, true),
+            (7, 201, 300, true),
+            (8, 150, 160, true),
+            (7, 90, 100, false),
+            (7, 150, 250, false),
+        ] {
+            let mut cache = NegativeCache::new();
+            cache.insert(file, SCAN);
+            cache.on_mapped(pid, file, begin_ns, end_ns);
+            assert_eq!(cache.contains(file), stays, "{pid} {begin_ns} {end_ns}");
+        }
+    }
+
     #[test]
     fn publisher_is_never_cached() {
         let [one, other] = [1, 2].map(|ino| MappedFile { major: 8, minor: 1, ino });
         let mut cache = NegativeCache::new();
-        [one, other].into_iter().for_each(|file| cache.insert(file));
+        [one, other].into_iter().for_each(|file| cache.insert(file, SCAN));
         cache.mark_publisher(one);
-        cache.insert(one);
+        cache.insert(one, SCAN);
         assert_eq!((cache.contains(one), cache.contains(other)), (false, true));
         cache.expire();
         assert!(cache.contains(other));

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use crate::elf::Image;
 use crate::maps::{self, LoadedFile, MappedFile, Mappings};
 use crate::memory::{FaultTracking, Memory, ProcessMemory};
-use crate::negative_cache::NegativeCache;
+use crate::negative_cache::{NegativeCache, ScanTime};
 use crate::tls::{self, Libc, ThreadContextSlot, TlsLocation, TlsLookup};
 use crate::{VARIABLE, VARIABLE_BYTES};
 
@@ -118,8 +118,10 @@ pub struct ScanResult {
 
 /// Scans everything that a process has loaded, except files in the cache. Files without the
 /// variable are added to the cache if they were mapped from before the scan until after it. A file
-/// unloaded meanwhile may be gone or replaced.
+/// unloaded meanwhile may be gone or replaced; if it was loaded again, the caller reports the
+/// mapping to [`NegativeCache::on_mapped`].
 pub fn scan(pid: u32, cache: &mut NegativeCache) -> Result<ScanResult, ScanError> {
+    let begin_ns = monotonic_ns();
     let before = try_address_space(pid)?;
     let maps = read_maps(pid)?;
     let (mappings, process_contexts) = (Mappings::parse(&maps), maps::process_context_mappings(&maps));
@@ -170,8 +172,17 @@ pub fn scan(pid: u32, cache: &mut NegativeCache) -> Result<ScanResult, ScanError
     if address_space(pid) != Some(before) {
         return Err(ScanError::Gone);
     }
-    without_variable.into_iter().for_each(|loaded_file| cache.insert(loaded_file.file));
+    let time = ScanTime { pid, begin_ns, end_ns: monotonic_ns() };
+    without_variable.into_iter().for_each(|loaded_file| cache.insert(loaded_file.file, time));
     Ok(ScanResult { address_space: before, slot: found, process_contexts })
+}
+
+/// Reads CLOCK_MONOTONIC, in ns.
+fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable, and this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn read_maps(pid: u32) -> Result<String, ScanError> {

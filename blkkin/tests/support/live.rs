@@ -82,13 +82,8 @@ impl Drop for LiveTrace {
 }
 
 /// Polls until the condition is true; returns false at the time limit.
-pub(crate) fn eventually(condition: impl FnMut() -> bool) -> bool {
-    eventually_within(TIME_LIMIT, condition)
-}
-
-/// Polls until the condition is true; returns false after `limit`.
-pub(crate) fn eventually_within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + limit;
+pub(crate) fn eventually(mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + TIME_LIMIT;
     loop {
         if condition() {
             return true;

@@ -165,7 +165,8 @@ impl ProcessWatcher {
         let process = self.processes.get(&call.task.id).copied();
         let Some((open, pid)) = call.file.zip(process) else { return };
         if call.args[2] & PROT_EXEC != 0 {
-            self.send(ProcessChange::Mapped { pid, file: mapped(&open.file) });
+            let (begin_ns, end_ns) = (call.enter.0, call.exit.0);
+            self.send(ProcessChange::Mapped { pid, file: mapped(&open.file), begin_ns, end_ns });
         } else if self.context_files.contains(&open.file) {
             self.send(ProcessChange::ContextMapped { pid });
         }

@@ -24,7 +24,8 @@
 //!
 //! *Races*: what is unloaded during a scan may be gone or replaced, so nothing read from it is
 //! used. A file enters the negative cache only if all reads succeeded and it was still mapped there
-//! afterwards. A slot is used only if its library was still mapped after the slot was claimed; from
+//! afterwards. It leaves the cache if its process turns out to have mapped it during the scan: then
+//! another library may have been there in between. A slot is used only if its library was still mapped after the slot was claimed; from
 //! then on the kernel side handles the munmap. A forked child inherits its parent's slot on the
 //! kernel side.
 
@@ -70,8 +71,9 @@ pub(crate) enum ProcessChange {
     Observed { pid: u32, parent: u32, leads: bool },
     /// The process executes another program, from this file.
     Execed { pid: u32, program: Option<MappedFile> },
-    /// The process has mapped this file as executable.
-    Mapped { pid: u32, file: MappedFile },
+    /// The process has mapped this file as executable, in a system call of these times
+    /// (CLOCK_MONOTONIC, ns).
+    Mapped { pid: u32, file: MappedFile, begin_ns: u64, end_ns: u64 },
     /// The process has mapped memory with the name of process contexts.
     ContextMapped { pid: u32 },
     /// A thread uses an attribute key index that the process context does not name yet.
@@ -180,8 +182,12 @@ impl Scanner {
                     self.scan(pid, 0);
                 }
             }
-            ProcessChange::Mapped { pid, file } if !self.negative_cache.contains(file) => self.scan(pid, 0),
-            ProcessChange::Mapped { .. } => {}
+            ProcessChange::Mapped { pid, file, begin_ns, end_ns } => {
+                self.negative_cache.on_mapped(pid, file, begin_ns, end_ns);
+                if !self.negative_cache.contains(file) {
+                    self.scan(pid, 0);
+                }
+            }
             ProcessChange::ContextMapped { pid } => self.scan(pid, 0),
             ProcessChange::UnknownKey { pid } => self.process_contexts.reread(pid),
             ProcessChange::CredentialsChanged { pid } => {
