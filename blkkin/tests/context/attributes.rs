@@ -181,13 +181,13 @@ fn attributes_without_a_name_or_readable_value_are_counted_and_not_tagged() {
         assert_eq!(long.len() + rest.len() + 255 + 6, 612);
         let expected: [(u64, &[(&str, &str)]); 11] = [
             (0, &[("one", "nospan")]),
-            (11, &[("one", "a"), ("three", "c"), ("(left_out)", "1")]),
-            (12, &[("three", "second"), ("(left_out)", "2")]),
-            (13, &[("three", "z"), ("(left_out)", "1")]),
-            (14, &[("one", "a"), ("(left_out)", "1")]),
+            (11, &[("one", "a"), ("three", "c"), ("(dropped_attributes_count)", "1")]),
+            (12, &[("three", "second"), ("(dropped_attributes_count)", "2")]),
+            (13, &[("three", "z"), ("(dropped_attributes_count)", "1")]),
+            (14, &[("one", "a"), ("(dropped_attributes_count)", "1")]),
             (15, &[("one", "")]),
             // Key 0 once, and the second of two values of key 1.
-            (16, &[("one", &long), ("(left_out)", "1")]),
+            (16, &[("one", &long), ("(dropped_attributes_count)", "1")]),
             (17, &[("(bytes_unread)", "613")]),
             (18, &[("(bytes_unread)", "65535")]),
             (19, &[("one", "late")]),
@@ -233,9 +233,9 @@ fn a_key_number_has_the_name_that_its_process_has_published_by_then() {
     proceed(&program, "third", 0);
     let recording = finish(recorder, &mut program);
     let expected: [(u64, &[(&str, &str)]); 3] = [
-        (11, &[("one", "a"), ("(left_out)", "1")]),
+        (11, &[("one", "a"), ("(dropped_attributes_count)", "1")]),
         (12, &[("one", "a"), ("two", "b")]),
-        (13, &[("(left_out)", "2")]),
+        (13, &[("(dropped_attributes_count)", "2")]),
     ];
     assert_eq!(reads(&recording), expected_reads(&expected));
 }
