@@ -34,8 +34,8 @@ use crate::run::pipeline::{RunOutcome, RunPlan};
 use crate::run::progress::{ProgressLine, TerminalOwner};
 use crate::run::run_loop::{RunLoop, Step};
 use crate::sources::EventSources;
-use crate::sources::lttng::{self, LttngMetrics, LttngSource};
-use crate::sources::usdt::{UsdtMetrics, UsdtProbes};
+use crate::sources::lttng::{self, LttngSource};
+use crate::sources::usdt::UsdtProbes;
 
 /// Runs and traces a command; returns its exit status.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
@@ -72,11 +72,7 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
     // The LTTng session exists before CMD starts.
     let lttng = LttngSource::open(&args.lttng, &config.contexts)?;
     let usdt = usdt_probes.attach(&mut tracer)?;
-    let sources = EventSources {
-        lttng: lttng.map(|source| (source, LttngMetrics::default())),
-        usdt: usdt.map(|source| (source, UsdtMetrics::default())),
-        scope: TraceScope::Marked,
-    };
+    let sources = EventSources::without_metrics(lttng, usdt, TraceScope::Marked);
     let report = Report::new(ReportConfig {
         command: Some(command.shell_line()),
         slowest: args.output.slowest,

@@ -49,6 +49,19 @@ pub(crate) struct SourcesOutcome {
 }
 
 impl EventSources {
+    /// Combines the sources of `run` and `trace`, whose metrics are not served.
+    pub(crate) fn without_metrics(
+        lttng: Option<LttngSource>,
+        usdt: Option<UsdtSource>,
+        scope: TraceScope,
+    ) -> EventSources {
+        EventSources {
+            lttng: lttng.map(|source| (source, LttngMetrics::default())),
+            usdt: usdt.map(|source| (source, UsdtMetrics::default())),
+            scope,
+        }
+    }
+
     /// Starts the sources upstream of `out`. Returns the publisher for the tracer.
     pub(crate) fn start(
         self,

@@ -18,8 +18,8 @@ use crate::run::pipeline::RunPlan;
 use crate::run::progress::{ProgressLine, TerminalOwner};
 use crate::run::run_loop::{RunLoop, Step};
 use crate::sources::EventSources;
-use crate::sources::lttng::{self, LttngMetrics, LttngSource};
-use crate::sources::usdt::{UsdtMetrics, UsdtProbes};
+use crate::sources::lttng::{self, LttngSource};
+use crate::sources::usdt::UsdtProbes;
 
 /// Traces until the first signal; the second exits at once.
 pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, CliError> {
@@ -60,11 +60,7 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let (slowest, daemon_spans) = (args.output.slowest, lttng::daemon_span_source(&args.lttng, &args.usdt));
     let report = Report::new(ReportConfig { slowest, daemon_spans, ..ReportConfig::new(clock::now()) });
     let usdt = usdt_probes.attach(&mut tracer)?;
-    let sources = EventSources {
-        lttng: lttng.map(|source| (source, LttngMetrics::default())),
-        usdt: usdt.map(|source| (source, UsdtMetrics::default())),
-        scope,
-    };
+    let sources = EventSources::without_metrics(lttng, usdt, scope);
     let (post_filter, detail) = (filter.post, filter.detail);
     let nbd = args.lttng.nbd;
     Ok((tracer, RunPlan { scope, post_filter, detail, report, sinks, sources, nbd }, output))
