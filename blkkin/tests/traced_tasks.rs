@@ -15,9 +15,9 @@ mod support;
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::fs;
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 
-use blkkin_tracer::TracerConfig;
+use blkkin_tracer::{AttachKind, TracerConfig};
 use blkkin_wire::event::{SyscallOutcome, TaskChange};
 use blkkin_wire::ids::{Pid, TaskId, Tid};
 use serde_json::Value;
@@ -29,6 +29,8 @@ use support::single_process::{c_path, create_file, file_of, record_process};
 use support::tools::identity;
 
 const CHILDREN: usize = 200;
+/// Children that wait for their first time slice together.
+const UNBORN: usize = 4_500;
 
 #[test]
 fn all_children_of_a_script_and_no_other_task() {
@@ -68,6 +70,48 @@ fn all_children_of_a_script_and_no_other_task() {
     assert!(recording.calls().all(|call| file_of(call) != Some(identity(&other))));
     let untraced_pid = untraced.pid();
     assert!(recording.tasks().all(|task| task.pid != untraced_pid));
+}
+
+/// Children that have not run yet are more than a table of 4,096 entries has room for. Without typed
+/// task pointers (raw_tp) the kernel side knows such a child by its tid alone.
+#[test]
+fn children_that_have_not_run_yet_are_traced_by_each_kind() {
+    needs!();
+    for kind in ["raw_tp", "tp_btf"] {
+        let config = TracerConfig { attach: AttachKind::by_name(kind), ..TracerConfig::default() };
+        let recording = record(&config, &mut [&mut GatedProcess::new(fork_before_any_runs)]);
+        recording.assert_calls_complete();
+        assert_eq!(recording.calls_named("lseek").len(), UNBORN, "{kind}");
+    }
+}
+
+/// Forks [`UNBORN`] children that call lseek once, on one CPU, which no child gets before the last
+/// one is forked.
+fn fork_before_any_runs() -> i32 {
+    // SAFETY: system calls with structures of this frame; a child uses no memory of another thread.
+    unsafe {
+        let mut cpu: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(0, &mut cpu);
+        let parameters = libc::sched_param { sched_priority: 1 };
+        let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+        if libc::sched_setaffinity(0, size_of_val(&cpu), &cpu) != 0
+            || libc::sched_setscheduler(0, policy, &parameters) != 0
+        {
+            return 1;
+        }
+        for _ in 0..UNBORN {
+            match libc::fork() {
+                0 => {
+                    libc::lseek(0, 0, libc::SEEK_CUR);
+                    libc::_exit(0);
+                }
+                -1 => return 2,
+                _ => {}
+            }
+        }
+        while libc::wait(null_mut()) > 0 {}
+    }
+    0
 }
 
 /// Counts the children with the binary, which marks itself and not the command.

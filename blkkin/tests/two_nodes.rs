@@ -28,9 +28,9 @@ use serde_json::Value;
 
 use nbd_fleet::{CUT, DISCONNECT, JOBS, LOSS, MIB, NbdFleet, UNANSWERED_AT_CLOSE};
 use network_link::{ADDRESSES, MACHINE_IDS};
+use support::hidden_tasks::HiddenTasks;
 use support::metrics::{documented_families, is_nbd_family, value};
 use support::nbd::server;
-use support::retransmits::Retransmits;
 use support::{needs, or_skip};
 
 /// Minimum time that Linux waits for an acknowledgement (include/net/tcp.h, TCP_RTO_MIN: HZ/5).
@@ -131,14 +131,15 @@ fn delay_loss_and_cuts_of_the_link_are_visible_in_their_requests() {
     }
     fleet.link.delay(Duration::from_millis(2));
     fleet.link.drop_reads(12);
-    let watch = Retransmits::start(fleet.folder());
+    // Retransmission timers fire on top of any running task.
+    let watch = HiddenTasks::start(fleet.folder(), "1024", &["tcp/tcp_retransmit_skb"]);
     let before = fleet.link.nodes[0].retransmitted_segments();
     fleet.run_fio("loss", "randread", LOST_AMONG, LOSS);
     fleet.link.drop_reads(0);
     let retransmitted = fleet.link.nodes[0].retransmitted_segments() - before;
     let lost = fleet.link.dropped_reads();
     let hidden = match watch {
-        Ok(watch) => watch.on_hidden_tasks(ADDRESSES[0]),
+        Ok(watch) => watch.count(&format!(" saddr={} ", ADDRESSES[0])),
         Err(why) => {
             println!("ftrace cannot be used: {why}");
             0

@@ -14,7 +14,8 @@ use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
 use crate::runtime::settings::setting;
-use aya_ebpf::btf_maps::LruHashMap;
+use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
+use aya_ebpf::btf_maps::HashMap;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::{TASKS_EXITED, TASKS_MISSED};
 use blkkin_probe_abi::record::{TASK_EXECED, TASK_EXITED, TASK_FORKED};
@@ -31,10 +32,12 @@ struct Inherited {
     parent_task: u64,
 }
 
-/// Children known by tid only (raw_tp), until their first event. Displacing an entry loses a child;
-/// with 4096 entries, the least recently used one has already run in practice.
+/// Children known by tid only (raw_tp), until their first event or their exit. A child without room
+/// is counted as missed, and no entry is ever displaced. The kernel allocates an entry (some 64 B)
+/// when it is inserted; the empty map takes 1 MiB. The loader shrinks the map to the minimum if
+/// children have state from their fork on.
 #[btf_map]
-static PENDING_CHILDREN: LruHashMap<u32, Inherited, 4096> = LruHashMap::new();
+static PENDING_CHILDREN: HashMap<u32, Inherited, 65_536, { BPF_F_NO_PREALLOC as usize }> = HashMap::new();
 
 /// Returns the state that the current task passes to its children.
 #[inline(always)]

@@ -52,6 +52,10 @@ pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_
 /// map cannot be empty.
 const NBD_CONNECTIONS: u32 = 1_024;
 
+/// Maximum number of children that have not run yet, where the fork hook knows them by tid only.
+/// The map has 1 entry elsewhere.
+const PENDING_CHILDREN: u32 = 65_536;
+
 /// Function that ends the front part of a split bio.
 const SPLIT_END_IO: KernelSymbol = KernelSymbol { name: "bio_chain_endio", module: None };
 
@@ -179,11 +183,13 @@ impl Tracer {
         let source = identity::source();
         let settings = kernel_settings(config.settings(source.epoch)?, types);
         let shapes: Vec<u8> = config.syscall_table().iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let by_tid = settings.inherit_by_tid != 0;
         let mut ebpf = EbpfLoader::new()
             .override_global("LAYOUT", bytes_of(&types.layout), true)
             .override_global("SETTINGS", bytes_of(&settings), true)
             .override_global("SYSCALLS", shapes.as_slice(), true)
             .map_max_entries("NBD_CONNECTIONS", if config.nbd { NBD_CONNECTIONS } else { 1 })
+            .map_max_entries("PENDING_CHILDREN", if by_tid { PENDING_CHILDREN } else { 1 })
             .allow_unsupported_maps()
             .load(OBJECT)
             .map_err(|error| TracerError::Load { reason: error_chain(&error) })?;
