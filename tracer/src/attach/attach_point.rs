@@ -87,7 +87,10 @@ impl AttachPoint {
             .map(|link| KprobeLink { miss_counter: recursion_misses::link_descriptor(&link), _link: link });
         let fd = program.fd().map_err(|error| error_chain(&error))?;
         let program = fd.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-        Ok(Attached { program, kprobe })
+        let attached = Attached { program, kprobe };
+        // Where losses cannot be counted, nothing is traced.
+        attached.recursion_misses()?;
+        Ok(attached)
     }
 
     fn wrong_kind(&self) -> String {
@@ -97,8 +100,8 @@ impl AttachPoint {
 
 impl Attached {
     /// Returns the number of events that the program missed, as far as the kernel counts them.
-    pub(crate) fn recursion_misses(&self) -> u64 {
+    pub(crate) fn recursion_misses(&self) -> Result<u64, String> {
         let counts = self.kprobe.as_ref().and_then(|kprobe| kprobe.miss_counter.as_ref());
-        recursion_misses::of_program(&self.program) + counts.map_or(0, recursion_misses::of_kprobe)
+        Ok(recursion_misses::of_program(&self.program)? + counts.map_or(0, recursion_misses::of_kprobe))
     }
 }

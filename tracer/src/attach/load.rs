@@ -318,8 +318,8 @@ impl Tracer {
     }
 
     /// Returns the number of events that the kernel passed to no program, as far as it counts them
-    /// (`recursion_misses.rs`).
-    pub(crate) fn recursion_misses(&self) -> u64 {
+    /// (`recursion_misses.rs`). Fails if one count cannot be read now: descriptors may be used up.
+    pub(crate) fn recursion_misses(&self) -> Result<u64, String> {
         self.attached.iter().map(Attached::recursion_misses).sum()
     }
 }

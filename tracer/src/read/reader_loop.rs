@@ -154,10 +154,18 @@ impl EventLoop {
         Ok(self.publish()?.then_some(found))
     }
 
+    /// Reads the kernel's counts of skipped programs. A failed read keeps the last ones, which only
+    /// grow.
+    fn read_recursion_misses(&mut self) {
+        if let Ok(misses) = self.tracer.recursion_misses() {
+            self.recursion_misses = misses;
+        }
+    }
+
     /// Publishes the events below the watermark. Returns false if the subscriber is gone.
     fn publish(&mut self) -> Result<bool, TracerError> {
         if self.sequence.is_multiple_of(RECURSION_MISSES_EVERY) {
-            self.recursion_misses = self.tracer.recursion_misses();
+            self.read_recursion_misses();
         }
         let accounts = self.recent_accounts()?;
         let dropped = match &self.rings.usdt {
@@ -228,7 +236,7 @@ impl EventLoop {
         self.closing = true;
         // Everything has been read, also what exceeded the settle timeout; the last batch has the
         // final counters.
-        self.recursion_misses = self.tracer.recursion_misses();
+        self.read_recursion_misses();
         let accounts = self.accounts()?;
         self.accounts_cache = (accounts.clone(), Some(Instant::now()));
         self.publish()?;

@@ -41,13 +41,16 @@ struct BpfAttr {
     info: u64,
 }
 
-/// Runs of a program that the kernel skipped.
-pub(crate) fn of_program(program: &OwnedFd) -> u64 {
-    let info = std::fs::read_to_string(format!("{FDINFO}/{}", program.as_raw_fd()));
-    let count = |text: String| {
-        text.lines().find_map(|line| line.strip_prefix("recursion_misses:")?.trim().parse::<u64>().ok())
-    };
-    info.ok().and_then(count).unwrap_or(0)
+/// Returns the runs of a program that the kernel skipped, or why they cannot be read: without them
+/// a loss would look like none.
+pub(crate) fn of_program(program: &OwnedFd) -> Result<u64, String> {
+    let path = format!("{FDINFO}/{}", program.as_raw_fd());
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    parse(&text).ok_or_else(|| format!("{path} has no recursion_misses"))
+}
+
+fn parse(fdinfo: &str) -> Option<u64> {
+    fdinfo.lines().find_map(|line| line.strip_prefix("recursion_misses:")?.trim().parse().ok())
 }
 
 /// Duplicates the descriptor of a link held by this process, which aya does not expose.
@@ -76,4 +79,17 @@ pub(crate) fn of_kprobe(link: &OwnedFd) -> u64 {
     };
     let is_kprobe = info.kind == BPF_LINK_TYPE_PERF_EVENT && info.event == BPF_PERF_EVENT_KPROBE;
     if result == 0 && is_kprobe { info.missed } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_count_is_not_zero() {
+        assert_eq!(parse("flags:\t02000002\nrecursion_misses:\t7\n"), Some(7));
+        assert_eq!(parse("flags:\t02000002\nmemlock:\t4096\n"), None);
+        let no_program = std::fs::File::open("/dev/null").unwrap().into();
+        assert!(of_program(&no_program).unwrap_err().ends_with("has no recursion_misses"));
+    }
 }
