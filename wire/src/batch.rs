@@ -122,6 +122,7 @@ impl SourceStats {
             + self.malformed
             + self.walk_overflow
             + self.flush_overflow
+            + self.calls_compat
     }
 }
 
