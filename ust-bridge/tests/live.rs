@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use blkkin_ust_bridge::clock::monotonic_ns;
 use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
 use blkkin_ust_bridge::live::reader::{ReaderStats, Settings};
 use proptest::prelude::*;
@@ -122,6 +123,42 @@ fn processes_with_own_buffers_start_and_exit() {
     let processes: std::collections::BTreeSet<_> =
         by_stream(&lines, true).into_keys().map(|(_, pid)| pid.to_owned()).collect();
     assert_eq!(processes.len(), 6);
+}
+
+/// A program with a clock of its own emits events that have not happened yet. The others' events are
+/// read all the same, in order, and no time after now counts as complete.
+#[test]
+fn events_of_the_future_are_refused_and_hold_up_no_others() {
+    let Some(lab) = Lab::start() else { return };
+    for buffers in ["uid", "pid"] {
+        let options = format!("--buffers-{buffers} --subbuf-size=64K --num-subbuf=16");
+        lab.live_session(buffers, 5000, &options);
+        let (address, session) = (lab.address(), buffers.to_owned());
+        let mut follower = Follower::new(Target { address, session, settings: Settings::default() });
+        let (mut honest, mut ahead) = (lab.sample(&["tick", "1000"]), lab.sample_ahead(&["tick", "10"]));
+        honest.go();
+        ahead.go();
+        let mut times = Vec::new();
+        for round in 1..=3 {
+            honest.go();
+            until("the other program's events are read", || {
+                let step = follower.step(&mut |view| times.push(view.time_ns));
+                assert!(matches!(step, Step::Read(_) | Step::Unreachable(..)), "{:?}", follower.stats());
+                let now = monotonic_ns() as i64;
+                assert!(follower.complete_until().is_none_or(|until| until <= now));
+                times.len() >= 1000 * (round + 1)
+            });
+        }
+        let stats = follower.stats();
+        let problems = follower.take_problems();
+        assert_eq!((stats.events, stats.future, stats.unreadable), (4000, 10, 0), "{stats:?}");
+        assert!(problems.iter().any(|problem| problem.description.contains("in the future")), "{problems:?}");
+        assert!(times.is_sorted(), "in order of time");
+        assert_eq!(stats.late, 0, "{stats:?}");
+        honest.end();
+        ahead.end();
+        lab.lttng(&format!("destroy --no-wait {buffers}"));
+    }
 }
 
 #[test]

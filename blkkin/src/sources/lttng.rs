@@ -165,6 +165,12 @@ fn remarks(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<Stri
             counts.late
         ));
     }
+    if counts.future > 0 {
+        all.push(format!(
+            "daemons: {} of their events were refused, because their time lies in the future (a clock plugin, a time namespace); system calls meanwhile have no parent",
+            counts.future
+        ));
+    }
     if correlation_stats.calls_contradicted > 0 {
         all.push(format!(
             "daemons: {} system calls have the published thread context as parent, which contradicts the daemon's events",

@@ -5,7 +5,7 @@
 //! packet's content per stream, independent of the relay's backlog.
 //!
 //! *Invariant*: each event is emitted once, in order of time unless it is counted as late. Losses
-//! of a stream and unreadable packets are counted in [`ReaderStats`].
+//! of a stream, unreadable packets and events of the future are counted in [`ReaderStats`].
 //!
 //! *Limit*: with buffers per process, streams that begin and end between two rounds are never
 //! announced. The relay drops them (lttng-relayd, `make_viewer_streams`), and nothing counts their
@@ -57,6 +57,8 @@ pub struct ReaderStats {
     /// Emitted events that were out of order: their stream was inactive for too long, or was
     /// announced late.
     pub late: u64,
+    /// Events refused because their time lies in the future.
+    pub future: u64,
     /// Packets received.
     pub packets: u64,
     /// Packets with a part that could not be read.
@@ -74,6 +76,7 @@ impl ReaderStats {
         ReaderStats {
             events: self.events + other.events,
             late: self.late + other.late,
+            future: self.future + other.future,
             packets: self.packets + other.packets,
             unreadable: self.unreadable + other.unreadable,
             overwritten: self.overwritten + other.overwritten,
@@ -122,6 +125,10 @@ struct LiveStream {
     event: Event,
     needs_packet: bool,
     ended: bool,
+    /// CLOCK_MONOTONIC in ns at the arrival of the packet in `bytes`.
+    arrival_ns: i64,
+    /// An event of the stream was refused.
+    refused: bool,
     /// Arrival of the last packet or new beacon.
     last_activity: Instant,
     beacon: u64,
@@ -392,6 +399,8 @@ impl Reader {
                 event: Event::default(),
                 needs_packet: true,
                 ended: false,
+                arrival_ns: 0,
+                refused: false,
                 last_activity: Instant::now(),
                 beacon: 0,
                 awaiting_metadata: None,

@@ -135,11 +135,20 @@ impl Lab {
         self.sample_on("0-1023", args)
     }
 
+    /// Starts the sample program with a clock that is an hour ahead.
+    pub(crate) fn sample_ahead(&self, args: &[&str]) -> Sample {
+        self.start_sample("0-1023", args, &[("LTTNG_UST_CLOCK_PLUGIN", future_clock())])
+    }
+
     /// Starts the sample program on these CPUs.
     pub(crate) fn sample_on(&self, processors: &str, args: &[&str]) -> Sample {
+        self.start_sample(processors, args, &[])
+    }
+
+    fn start_sample(&self, processors: &str, args: &[&str], variables: &[(&str, &Path)]) -> Sample {
         let mut command = self.command("setpriv");
         command.args(["--pdeathsig", "KILL", "taskset", "--cpu-list", processors]).arg(program()).args(args);
-        command.env("LTTNG_UST_ALLOW_BLOCKING", "1");
+        command.env("LTTNG_UST_ALLOW_BLOCKING", "1").envs(variables.iter().copied());
         // With -1 the library's constructor returns after the registration with the daemon.
         command.env("LTTNG_UST_REGISTER_TIMEOUT", "-1");
         let mut child =
@@ -246,15 +255,21 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
 /// Returns the sample program, which is compiled once.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = PROGRAM.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
-        let path = folder.path().join("sample");
-        let mut command = Command::new("gcc");
-        command.args(["-O2", "-Wall", "-Werror", "-o"]).arg(&path).arg("sample.c");
-        command.args(["-I.", "-llttng-ust", "-ldl"]).current_dir(source);
-        assert!(command.status().expect("gcc runs").success());
-        (folder, path)
-    });
-    path
+    &PROGRAM.get_or_init(|| compile("sample.c", &["-I.", "-llttng-ust", "-ldl"])).1
+}
+
+/// Returns the clock plugin, which is compiled once.
+fn future_clock() -> &'static Path {
+    static PLUGIN: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    &PLUGIN.get_or_init(|| compile("future_clock.c", &["-shared", "-fPIC", "-llttng-ust"])).1
+}
+
+fn compile(source: &str, args: &[&str]) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("compiled");
+    let mut command = Command::new("gcc");
+    command.args(["-O2", "-Wall", "-Werror", "-o"]).arg(&path).arg(source).args(args);
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c"));
+    assert!(command.status().expect("gcc runs").success());
+    (folder, path)
 }

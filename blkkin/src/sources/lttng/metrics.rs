@@ -55,6 +55,7 @@ impl LttngMetrics {
         let lost = [
             ("buffer full", counts.lost.events),
             ("late", counts.late),
+            ("in the future", counts.future),
             ("after correlation", correlation_stats.updates_late),
         ];
         vec![

@@ -5,8 +5,12 @@ use std::time::{Duration, Instant};
 use super::super::connection::{LiveError, PacketReply};
 use super::super::protocol::{Index, ViewerFlags};
 use super::{Reader, not_attached};
+use crate::clock::{ERROR_MAX, monotonic_ns};
 use crate::ctf::packet::{Losses, PacketError, PacketPosition};
 use crate::event_view::Gap;
+
+/// Maximum time in ns of an event after its packet's arrival: the errors of two clocks.
+const FUTURE_MAX: i64 = 2 * ERROR_MAX.as_nanos() as i64;
 
 /// Maximum time that a packet waits for its metadata.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,6 +44,7 @@ impl Reader {
         }
         self.stats.packets += 1;
         self.streams[n].last_activity = Instant::now();
+        self.streams[n].arrival_ns = monotonic_ns() as i64;
         // Losses that a packet's counters report may have occurred up to its end.
         let from = std::mem::replace(&mut self.streams[n].end, index.end);
         self.begin_packet(n, from, Instant::now())
@@ -173,18 +178,45 @@ impl Reader {
         }
     }
 
+    /// Decodes the stream's next event and returns its time. An event later than its packet's
+    /// arrival has a foreign or forged clock: it is refused and counted, and the following ones are
+    /// read. Accepted, it would let the other streams count as complete up to its time.
     #[inline]
     pub(super) fn try_next_event(&mut self, n: usize) -> Result<Option<i64>, PacketError> {
-        let stream = &mut self.streams[n];
-        let live = &self.traces[stream.trace];
-        let Some(conversion) = live.conversion else { return Ok(None) };
-        let found =
-            stream.decoder.next(&live.trace, &stream.bytes, &mut stream.position, &mut stream.event)?;
-        Ok(found.then(|| conversion.ticks.ns(stream.event.time)))
+        loop {
+            let stream = &mut self.streams[n];
+            let live = &self.traces[stream.trace];
+            let Some(conversion) = live.conversion else { return Ok(None) };
+            let found =
+                stream.decoder.next(&live.trace, &stream.bytes, &mut stream.position, &mut stream.event)?;
+            if !found {
+                return Ok(None);
+            }
+            let ns = conversion.ticks.ns(stream.event.time);
+            if ns <= stream.arrival_ns.saturating_add(FUTURE_MAX) {
+                return Ok(Some(ns));
+            }
+            self.refuse_event(n, ns);
+        }
     }
 
+    #[cold]
+    fn refuse_event(&mut self, n: usize, ns: i64) {
+        let arrival_ns = self.streams[n].arrival_ns;
+        if !std::mem::replace(&mut self.streams[n].refused, true) {
+            let ahead = Duration::from_nanos(ns.abs_diff(arrival_ns));
+            self.report_problem(n, &format!("an event's time lies {ahead:?} in the future"));
+        }
+        self.stats.future += 1;
+        let from_ns = self.last_ns.unwrap_or(arrival_ns).min(arrival_ns);
+        self.gap = Some(Gap { from_ns, until_ns: arrival_ns, events: 1 }.merge(self.gap));
+    }
+
+    /// Converts a time of a packet or a beacon. It is at most now: the bytes of a stream may say
+    /// anything.
     pub(super) fn ns(&self, n: usize, ticks: u64) -> Option<i64> {
-        self.traces[self.streams[n].trace].conversion.map(|converted| converted.ticks.ns(ticks))
+        let conversion = self.traces[self.streams[n].trace].conversion?;
+        Some(conversion.ticks.ns(ticks).min(monotonic_ns() as i64))
     }
 
     /// Marks the stream as known up to the packet's end.
