@@ -111,8 +111,7 @@ fn assert_equal(prometheus: &Prometheus, services: &[&Service; 3]) {
             differ.clear();
             for (series, first) in &before {
                 let (found, last) = (scraped.get(series), after.get(series));
-                let between =
-                    |value: &f64, last: &f64| (first.min(*last)..=first.max(*last)).contains(value);
+                let between = |value: &f64, last: &f64| (first.min(*last)..=first.max(*last)).contains(value);
                 match found.zip(last).is_some_and(|(value, last)| between(value, last)) {
                     true => _ = compared.insert(series.clone()),
                     false if compared.contains(series) && is_gauge(series) => {}

@@ -57,7 +57,7 @@ pub struct ReaderStats {
     /// Emitted events that were out of order: their stream was inactive for too long, or was
     /// announced late.
     pub late: u64,
-    /// Events refused because their time lies in the future.
+    /// Events refused because their time is in the future.
     pub future: u64,
     /// Packets received.
     pub packets: u64,

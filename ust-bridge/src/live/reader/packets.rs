@@ -205,14 +205,14 @@ impl Reader {
         let arrival_ns = self.streams[n].arrival_ns;
         if !std::mem::replace(&mut self.streams[n].refused, true) {
             let ahead = Duration::from_nanos(ns.abs_diff(arrival_ns));
-            self.report_problem(n, &format!("an event's time lies {ahead:?} in the future"));
+            self.report_problem(n, &format!("an event's time is {ahead:?} in the future"));
         }
         self.stats.future += 1;
         let from_ns = self.last_ns.unwrap_or(arrival_ns).min(arrival_ns);
         self.gap = Some(Gap { from_ns, until_ns: arrival_ns, events: 1 }.merge(self.gap));
     }
 
-    /// Converts a time of a packet or a beacon. It is at most now: the bytes of a stream may say
+    /// Converts a time of a packet or a beacon. It is at most now: a stream may contain
     /// anything.
     pub(super) fn ns(&self, n: usize, ticks: u64) -> Option<i64> {
         let conversion = self.traces[self.streams[n].trace].conversion?;
