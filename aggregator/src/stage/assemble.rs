@@ -34,7 +34,7 @@
 
 use std::hash::RandomState;
 
-use blkkin_wire::fragment::{FragmentKind, Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{FragmentKind, Incarnation, StageId, TraceFragment};
 use blkkin_wire::ids::TraceId;
 use blkkin_wire::remote_link::{RemoteLink, Reparented};
 use blkkin_wire::v1;
@@ -307,7 +307,7 @@ impl AssembleStage {
 
     /// Returns a snapshot.
     pub fn save(&mut self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::write(Stage::Assemble, snapshot::fingerprint(&self.config), self)
+        snapshot::write(StageId::Assemble, snapshot::fingerprint(&self.config), self)
             .map_err(|error| SnapshotError::Corrupt(error.to_string()))
     }
 
@@ -319,7 +319,7 @@ impl AssembleStage {
         incarnation: Incarnation,
     ) -> Result<Self, SnapshotError> {
         let snapshot::Snapshot { state, fingerprint } =
-            snapshot::read::<AssembleStage>(Stage::Assemble, bytes)?;
+            snapshot::read::<AssembleStage>(StageId::Assemble, bytes)?;
         let mut stage = state;
         if fingerprint != snapshot::fingerprint(&config) {
             stage.incarnation = incarnation.0;

@@ -10,7 +10,7 @@
 //! takes its sources along.
 
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::fragment::{Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{Incarnation, StageId, TraceFragment};
 use blkkin_wire::remote_link::RemoteLink;
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
@@ -155,7 +155,7 @@ impl JoinStage {
     /// Returns a snapshot.
     pub fn save(&mut self) -> Result<Vec<u8>, SnapshotError> {
         self.joiner.drop_caches();
-        snapshot::write(Stage::Join, snapshot::fingerprint(&self.config), self)
+        snapshot::write(StageId::Join, snapshot::fingerprint(&self.config), self)
             .map_err(|error| SnapshotError::Corrupt(error.to_string()))
     }
 
@@ -166,7 +166,7 @@ impl JoinStage {
         config: JoinStageConfig,
         incarnation: Incarnation,
     ) -> Result<Self, SnapshotError> {
-        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<JoinStage>(Stage::Join, bytes)?;
+        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<JoinStage>(StageId::Join, bytes)?;
         let mut stage = state;
         if fingerprint != snapshot::fingerprint(&config) {
             stage.incarnation = incarnation.0;

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId, TraceFragment};
 use blkkin_wire::ids::TraceId;
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
@@ -43,7 +43,7 @@ impl PendingTraces {
     /// Adds a fragment.
     pub(super) fn add(&mut self, fragment: TraceFragment, now: LogTime) {
         let trace = fragment.trace;
-        let origin = FragmentOrigin { stage: Stage::Assemble, partition: 0, incarnation: Incarnation(0) };
+        let origin = FragmentOrigin { stage: StageId::Assemble, partition: 0, incarnation: Incarnation(0) };
         let bytes = v1::encode_fragments(&FragmentBatch { origin, first: 0, fragments: vec![fragment] });
         (self.bytes, self.fragments) = (self.bytes + bytes.len(), self.fragments + 1);
         let fragments = self.traces.entry(trace).or_insert_with(|| {

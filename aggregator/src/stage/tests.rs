@@ -4,7 +4,9 @@
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::{ContextSource, LayerEvent, TraceContext};
-use blkkin_wire::fragment::{FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{
+    FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, StageId, TraceFragment,
+};
 use blkkin_wire::ids::{NodeId, Source, SpanId, TraceId};
 use blkkin_wire::remote_link::RemoteLink;
 use blkkin_wire::span::Span;
@@ -183,7 +185,7 @@ fn fragment(n: usize, &(id, error, slow): &(u128, bool, bool), first: u128) -> T
 }
 
 fn bytes(first: u64, fragments: &[TraceFragment]) -> Vec<u8> {
-    let from = FragmentOrigin { stage: Stage::Join, partition: 3, incarnation: Incarnation(9) };
+    let from = FragmentOrigin { stage: StageId::Join, partition: 3, incarnation: Incarnation(9) };
     v1::encode_fragments(&FragmentBatch { origin: from, first, fragments: fragments.to_vec() })
 }
 
@@ -398,7 +400,7 @@ fn parts_are_sampled_or_dropped_with_their_root() {
         joiner.apply(batch(0, parts.into_iter().chain([root, late]).collect(), u64::MAX), &mut traces);
         let mut output = Output::default();
         for (n, fragment) in traces.iter().flat_map(fragments).enumerate() {
-            let from = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
+            let from = FragmentOrigin { stage: StageId::Join, partition: 0, incarnation: Incarnation(1) };
             let record = v1::encode_fragments(&FragmentBatch {
                 origin: from,
                 first: n as u64,
@@ -424,7 +426,7 @@ fn parts_without_a_root_are_emitted_after_the_timeout() {
     let mut traces = Vec::<Trace>::new();
     Joiner::new(JoinConfig::default())
         .apply(batch(0, vec![fixtures::daemon_span_event(3, Some(2), (1, 2))], u64::MAX), &mut traces);
-    let from = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
+    let from = FragmentOrigin { stage: StageId::Join, partition: 0, incarnation: Incarnation(1) };
     let fragments = traces.iter().flat_map(fragments).collect();
     let record = v1::encode_fragments(&FragmentBatch { origin: from, first: 0, fragments });
     let mut output = Output::default();

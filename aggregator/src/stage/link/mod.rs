@@ -52,7 +52,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::fragment::{Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{Incarnation, StageId, TraceFragment};
 use blkkin_wire::remote_link::{ClockShift, LinkEndpoint, RemoteLink, Reparented, RpcKey, RpcSide};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
@@ -285,7 +285,7 @@ impl LinkStage {
 
     /// Returns a snapshot.
     pub fn save(&mut self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::write(Stage::Link, snapshot::fingerprint(&self.config), self)
+        snapshot::write(StageId::Link, snapshot::fingerprint(&self.config), self)
             .map_err(|error| SnapshotError::Corrupt(error.to_string()))
     }
 
@@ -296,7 +296,7 @@ impl LinkStage {
         config: LinkStageConfig,
         incarnation: Incarnation,
     ) -> Result<Self, SnapshotError> {
-        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<LinkStage>(Stage::Link, bytes)?;
+        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<LinkStage>(StageId::Link, bytes)?;
         let mut stage = state;
         if fingerprint != snapshot::fingerprint(&config) {
             (stage.incarnation, stage.numbers) = (incarnation.0, SequenceNumbers::new(config.partitions));

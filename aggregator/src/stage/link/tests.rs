@@ -87,7 +87,7 @@ fn record(first: u64, endpoints: &[LinkEndpoint]) -> Vec<u8> {
     let fragments = endpoints.iter().map(|endpoint| {
         TraceFragment::link_only(endpoint.trace, RemoteLink::Endpoint(endpoint.clone().into()))
     });
-    let from = FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(1) };
+    let from = FragmentOrigin { stage: StageId::Join, partition: 1, incarnation: Incarnation(1) };
     v1::encode_fragments(&FragmentBatch { origin: from, first, fragments: fragments.collect() })
 }
 

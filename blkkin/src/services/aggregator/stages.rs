@@ -8,7 +8,7 @@ use blkkin_aggregator::stage::{LogTime, Record, StageOutput};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::kafka::stage::{InputRecord, RecordBatcher, StageProcessor, StageProcessorFactory};
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::fragment::{FragmentBatch, Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{FragmentBatch, Incarnation, StageId, TraceFragment};
 use blkkin_wire::v1;
 
 use super::metrics::AggregatorMetrics;
@@ -111,7 +111,7 @@ macro_rules! stage_factory {
         impl StageProcessorFactory for $factory {
             type Processor = $processor;
 
-            fn stage(&self) -> Stage {
+            fn stage(&self) -> StageId {
                 $stage
             }
 
@@ -133,9 +133,9 @@ macro_rules! stage_factory {
     };
 }
 
-stage_factory!(JoinStageFactory, JoinPartition(JoinStage), Stage::Join, tick: Some(v1::encode(&EventBatch::tick())),
+stage_factory!(JoinStageFactory, JoinPartition(JoinStage), StageId::Join, tick: Some(v1::encode(&EventBatch::tick())),
     of: |factory, stage| JoinPartition(stage, factory.metrics.clone()));
-stage_factory!(AssembleStageFactory, AssemblePartition(AssembleStage), Stage::Assemble, tick: Some(v1::encode_fragments(&FragmentBatch::tick())),
+stage_factory!(AssembleStageFactory, AssemblePartition(AssembleStage), StageId::Assemble, tick: Some(v1::encode_fragments(&FragmentBatch::tick())),
     of: |_, stage| AssemblePartition(stage));
-stage_factory!(LinkStageFactory, LinkPartition(LinkStage), Stage::Link, tick: Some(v1::encode_fragments(&FragmentBatch::tick())),
+stage_factory!(LinkStageFactory, LinkPartition(LinkStage), StageId::Link, tick: Some(v1::encode_fragments(&FragmentBatch::tick())),
     of: |factory, stage| LinkPartition(stage, factory.metrics.clone()));

@@ -42,7 +42,7 @@ mod runner;
 mod state_ref;
 mod state_store;
 
-use blkkin_wire::fragment::{Incarnation, Stage};
+use blkkin_wire::fragment::{Incarnation, StageId};
 
 pub use record_batcher::RecordBatcher;
 pub use runner::{StageConfig, StageOutcome, StageRunner};
@@ -73,7 +73,7 @@ pub trait StageProcessorFactory {
     /// Type of processor.
     type Processor: StageProcessor;
     /// Returns the stage that the processors run.
-    fn stage(&self) -> Stage;
+    fn stage(&self) -> StageId;
     /// Creates a processor with an empty state.
     fn create(&self, epoch: Incarnation) -> Self::Processor;
     /// Restores a saved processor. If it was saved under another configuration it takes `epoch` as
@@ -83,10 +83,10 @@ pub trait StageProcessorFactory {
     fn tick(&self) -> Option<Vec<u8>>;
 }
 
-fn stage_name(stage: Stage) -> &'static str {
+fn stage_name(stage: StageId) -> &'static str {
     match stage {
-        Stage::Join => "join",
-        Stage::Assemble => "assemble",
-        Stage::Link => "meet",
+        StageId::Join => "join",
+        StageId::Assemble => "assemble",
+        StageId::Link => "meet",
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use blkkin_wire::fragment::{FragmentOrigin, Stage};
+use blkkin_wire::fragment::{FragmentOrigin, StageId};
 
 use super::record_batcher::RecordBatcher;
 use super::state_ref::StateSlot;
@@ -46,7 +46,7 @@ impl<M: StageProcessor> OwnedPartition<M> {
     /// `bytes_max`.
     pub(super) fn new(
         processor: M,
-        stage: Stage,
+        stage: StageId,
         partition: i32,
         next: i64,
         writer: u64,

@@ -156,7 +156,7 @@ impl RecordBatcher {
 mod tests {
     use super::*;
     use blkkin_wire::clock::{DurationNs, WallclockNs};
-    use blkkin_wire::fragment::{FragmentKind, Incarnation, Stage};
+    use blkkin_wire::fragment::{FragmentKind, Incarnation, StageId};
     use blkkin_wire::ids::{SpanId, TraceId};
     use blkkin_wire::remote_link::RemoteLink;
     use blkkin_wire::span::{Span, SpanKind};
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn records_are_filled_up_to_the_limit_and_an_oversize_fragment_has_no_spans() {
-        let from = FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(2) };
+        let from = FragmentOrigin { stage: StageId::Join, partition: 1, incarnation: Incarnation(2) };
         let with_span =
             |n: u64, bytes: usize| TraceFragment { spans: vec![span(format!("{n:0bytes$}"))], ..fragment(n) };
         let mut batcher = RecordBatcher::new(from, 5_000);
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn each_fragment_is_in_one_record_under_its_number_for_any_boundaries() {
         let mut batcher = RecordBatcher::new(
-            FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(2) },
+            FragmentOrigin { stage: StageId::Join, partition: 1, incarnation: Incarnation(2) },
             BYTES_MAX,
         );
         let start = Instant::now();

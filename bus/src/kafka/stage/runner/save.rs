@@ -188,7 +188,7 @@ fn split_fragment(
 mod tests {
     use super::*;
     use blkkin_wire::clock::{DurationNs, WallclockNs};
-    use blkkin_wire::fragment::{FragmentKind, Incarnation, Stage};
+    use blkkin_wire::fragment::{FragmentKind, Incarnation, StageId};
     use blkkin_wire::ids::{SpanId, TraceId};
     use blkkin_wire::remote_link::RemoteLink;
     use blkkin_wire::span::{Span, SpanKind, TagValue};
@@ -220,7 +220,7 @@ mod tests {
             sampled_by_application: false,
             remote_link: RemoteLink::None,
         };
-        let from = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
+        let from = FragmentOrigin { stage: StageId::Join, partition: 0, incarnation: Incarnation(1) };
         let parts = split_fragment(from, 9, fragment.clone(), 3_000);
         assert!(parts.iter().all(|part| part.len() <= 3_000));
         let read = parts.iter().map(|part| v1::decode_fragments(part).unwrap());
