@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Duration;
 
-use blkkin_aggregator::stage::StageOutput;
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::fragment::{FragmentOrigin, Incarnation, StageId, TraceFragment};
+use blkkin_wire::stage::{Stage, StageOutput};
 use blkkin_wire::v1::FragmentWriter;
 
 use crate::pipeline::{BATCH, batch, stage_decode_translate};

@@ -12,10 +12,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId, TraceFragment};
 use blkkin_wire::ids::TraceId;
+use blkkin_wire::stage::LogTime;
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
-
-use super::LogTime;
 
 /// Maximum number of waiting bytes of one partition: 64 MiB, about 400,000 spans.
 const BYTES_MAX: usize = 64 << 20;

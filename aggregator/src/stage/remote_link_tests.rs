@@ -10,6 +10,7 @@ use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId,
 use blkkin_wire::ids::{NodeId, Source, SpanId, TraceId};
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::{Span, SpanKind, TagValue};
+use blkkin_wire::stage::{InputRecord, LogTime, Stage, StageOutput};
 use blkkin_wire::v1;
 use proptest::prelude::*;
 
@@ -17,7 +18,6 @@ use super::assemble::{AssembleStage, AssembleStageConfig};
 use super::join::{JoinStage, JoinStageConfig};
 use super::link::{LinkStage, LinkStageConfig};
 use super::sampling::SamplingRules;
-use super::{LogTime, Record, StageOutput};
 use crate::fixtures::{self, ANCHOR, SOURCE, batch};
 
 const PARTITIONS: u32 = 3;
@@ -85,7 +85,7 @@ impl Cluster {
     fn join(&mut self, node: u32, batch: &EventBatch) {
         let mut stage = JoinStage::new(Incarnation(node.into()), JoinStageConfig::new(PARTITIONS));
         let mut out = Output::default();
-        stage.apply(Record { at: None, bytes: &v1::encode(batch) }, &mut out);
+        stage.apply(InputRecord { at: None, bytes: &v1::encode(batch) }, &mut out);
         assert!(stage.join_stats().balances());
         self.write(StageId::Join, node, out);
     }
@@ -102,7 +102,7 @@ impl Cluster {
         let place = partition as usize;
         let log = if n < PARTITIONS as usize { &mut self.links } else { &mut self.spans };
         let Some(bytes) = log[place].pop_front() else { return false };
-        let record = Record { at, bytes: &bytes };
+        let record = InputRecord { at, bytes: &bytes };
         let stage = if n < PARTITIONS as usize {
             self.links_stages[place].apply(record, &mut out);
             StageId::Link

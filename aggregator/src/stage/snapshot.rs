@@ -51,12 +51,12 @@ pub(super) fn write(
     stage: StageId,
     fingerprint: u64,
     state: &impl Serialize,
-) -> Result<Vec<u8>, postcard::Error> {
+) -> Result<Vec<u8>, SnapshotError> {
     let mut bytes = Vec::from(MAGIC);
     bytes.extend(VERSION.to_le_bytes());
     bytes.push(stage_byte(stage));
     bytes.extend(fingerprint.to_le_bytes());
-    postcard::to_extend(state, bytes)
+    postcard::to_extend(state, bytes).map_err(|error| SnapshotError::Corrupt(error.to_string()))
 }
 
 pub(super) fn read<T: DeserializeOwned>(stage: StageId, bytes: &[u8]) -> Result<Snapshot<T>, SnapshotError> {
