@@ -41,7 +41,7 @@ use blkkin_wire::stage::{InputRecord, LogTime, Stage, StageOutput};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
-use super::dedup::{Dedup, SequenceTracker};
+use super::dedup::{InputCounters, SequenceTracker};
 use super::pending_traces::PendingTraces;
 use super::reparent;
 use super::sampling::{SamplingReason, SamplingRules};
@@ -117,6 +117,13 @@ pub struct AssembleStats {
     pub ticks: u64,
 }
 
+impl AssembleStats {
+    fn input(&mut self) -> InputCounters<'_> {
+        let AssembleStats { poison, ticks, duplicates, missed, .. } = self;
+        InputCounters { poison, ticks, duplicates, missed }
+    }
+}
+
 /// State of one partition of `blkkin.spans`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AssembleStage {
@@ -178,24 +185,9 @@ impl Stage for AssembleStage {
     fn apply(&mut self, record: InputRecord<'_>, out: &mut dyn StageOutput) {
         self.stats.records += 1;
         self.advance(record.at.unwrap_or_default(), out);
-        let batch = match v1::decode_fragments(record.bytes) {
-            Ok(batch) => batch,
-            Err(why) => {
-                self.stats.poison += 1;
-                return out.dead_letter(why.to_string());
-            }
-        };
-        if batch.fragments.is_empty() {
-            self.stats.ticks += 1;
-            return;
-        }
-        let Dedup { duplicates, gap } =
-            self.tracker.accept(&batch.origin, batch.first, batch.fragments.len());
-        self.stats.duplicates += duplicates as u64;
-        self.stats.missed += gap;
+        let Some(fragments) = self.tracker.receive(record.bytes, self.stats.input(), out) else { return };
         let mut without_trace_id = None;
-        let numbers = (0..).map(|n| batch.first.wrapping_add(n));
-        for (number, fragment) in numbers.zip(batch.fragments).skip(duplicates) {
+        for (number, fragment) in fragments {
             if !self.add_fragment(fragment, out) {
                 without_trace_id.get_or_insert(number);
             }

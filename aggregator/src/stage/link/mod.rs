@@ -58,7 +58,7 @@ use blkkin_wire::stage::{InputRecord, LogTime, Stage, StageOutput};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
-use super::dedup::{Dedup, SequenceTracker};
+use super::dedup::{InputCounters, SequenceTracker};
 use super::observer::Observer;
 use super::sequence::SequenceNumbers;
 use super::snapshot::{self, SnapshotError};
@@ -112,6 +112,13 @@ pub struct LinkStats {
     /// Endpoints with several candidates, or with another endpoint's key that cannot be its
     /// counterpart.
     pub refused: u64,
+}
+
+impl LinkStats {
+    fn input(&mut self) -> InputCounters<'_> {
+        let LinkStats { poison, ticks, duplicates, missed, .. } = self;
+        InputCounters { poison, ticks, duplicates, missed }
+    }
 }
 
 /// State of one partition of links.
@@ -172,22 +179,8 @@ impl Stage for LinkStage {
     fn apply(&mut self, record: InputRecord<'_>, out: &mut dyn StageOutput) {
         self.stats.records += 1;
         self.advance(record.at.unwrap_or_default());
-        let batch = match v1::decode_fragments(record.bytes) {
-            Ok(batch) => batch,
-            Err(why) => {
-                self.stats.poison += 1;
-                return out.dead_letter(why.to_string());
-            }
-        };
-        if batch.fragments.is_empty() {
-            self.stats.ticks += 1;
-            return;
-        }
-        let Dedup { duplicates, gap } =
-            self.tracker.accept(&batch.origin, batch.first, batch.fragments.len());
-        self.stats.duplicates += duplicates as u64;
-        self.stats.missed += gap;
-        for fragment in batch.fragments.into_iter().skip(duplicates) {
+        let Some(fragments) = self.tracker.receive(record.bytes, self.stats.input(), out) else { return };
+        for (_, fragment) in fragments {
             match fragment.remote_link {
                 RemoteLink::Endpoint(endpoint) => self.add_endpoint(*endpoint, out),
                 _ => self.stats.misplaced += 1,
