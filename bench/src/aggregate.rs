@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Duration;
 
-use blkkin_aggregator::stage::StageOutput;
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::fragment::{FragmentOrigin, Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{FragmentOrigin, Incarnation, StageId, TraceFragment};
+use blkkin_wire::stage::{Stage, StageOutput};
 use blkkin_wire::v1::FragmentWriter;
 
 use crate::pipeline::{BATCH, batch, stage_decode_translate};
@@ -42,7 +42,8 @@ struct Records {
     bytes: u64,
 }
 
-const FROM: FragmentOrigin = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
+const FROM: FragmentOrigin =
+    FragmentOrigin { stage: StageId::Join, partition: 0, incarnation: Incarnation(1) };
 
 impl StageOutput for Records {
     fn fragment(&mut self, partition: u32, number: u64, piece: TraceFragment) {

@@ -25,11 +25,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
-use blkkin_aggregator::stage::{Record as Read, StageOutput};
 use blkkin_bus::kafka::{DEAD, EVENTS, EventProducer, Record, STATE, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::fragment::{Incarnation, TraceFragment};
 use blkkin_wire::ids::NodeId;
+use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::Headers;
@@ -83,7 +83,7 @@ fn expected(all: &[Vec<EventBatch>]) -> FragmentCounts {
     for batches in all {
         let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
         for batch in batches {
-            stage.apply(Read { at: None, bytes: &v1::encode(batch) }, &mut expected);
+            stage.apply(InputRecord { at: None, bytes: &v1::encode(batch) }, &mut expected);
         }
         assert_eq!(stage.pending(), 0);
     }

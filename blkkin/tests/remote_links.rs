@@ -167,8 +167,8 @@ fn assert_one_trace_each(spans: &[Span], node_batches: &[Vec<EventBatch>; 2], ou
 /// Returns the number of fragments of the join stage; each must be emitted once.
 fn fragment_count(node_batches: &[Vec<EventBatch>; 2]) -> usize {
     use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
-    use blkkin_aggregator::stage::{Record, StageOutput};
     use blkkin_wire::fragment::{Incarnation, TraceFragment};
+    use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 
     #[derive(Default)]
     struct Count(usize);
@@ -185,7 +185,7 @@ fn fragment_count(node_batches: &[Vec<EventBatch>; 2]) -> usize {
     for batches in node_batches {
         let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
         for batch in batches {
-            stage.apply(Record { at: None, bytes: &v1::encode(batch) }, &mut count);
+            stage.apply(InputRecord { at: None, bytes: &v1::encode(batch) }, &mut count);
         }
         assert_eq!(stage.pending(), 0);
     }

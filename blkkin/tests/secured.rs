@@ -25,12 +25,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
-use blkkin_aggregator::stage::{Record as Read, StageOutput};
 use blkkin_bus::kafka::Settings;
 use blkkin_bus::recording::Recorder;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::fragment::{Incarnation, TraceFragment};
 use blkkin_wire::ids::{SpanId, TraceId};
+use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message};
@@ -82,7 +82,7 @@ fn expected(all: &[Vec<EventBatch>]) -> Expected {
     for batches in all {
         let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
         for batch in batches {
-            stage.apply(Read { at: None, bytes: &v1::encode(batch) }, &mut expected);
+            stage.apply(InputRecord { at: None, bytes: &v1::encode(batch) }, &mut expected);
         }
     }
     expected

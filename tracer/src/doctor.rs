@@ -2,10 +2,10 @@
 
 use crate::attach::attach_probe::ProbeAttempts;
 use crate::attach::layout;
-use crate::attach::load::Tracer;
 use crate::attach::probes::{AttachKind, PROBES, ProbeReport, ProbeStatus};
 use crate::config::TracerConfig;
 use crate::error::TracerError;
+use crate::load::Tracer;
 use crate::privilege;
 
 /// Results of the self-test.

@@ -19,10 +19,12 @@ pub enum TracerError {
     },
     /// The kernel is older than the oldest tested release.
     #[error("this kernel is too old: Linux {release}, and the oldest that blkkin is tested with is {}.{}{lacks}",
-        crate::attach::kernel::RELEASE_MIN.0, crate::attach::kernel::RELEASE_MIN.1)]
+        .oldest.0, .oldest.1)]
     TooOld {
         /// Release, as in uname.
         release: String,
+        /// Oldest tested release.
+        oldest: (u32, u32),
         /// Clause that names missing types, or empty.
         lacks: String,
     },

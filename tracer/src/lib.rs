@@ -9,15 +9,15 @@
 //!
 //! - [`config`]: tasks to trace, and data to record.
 //! - [`attach`]: [`attach::probes`] defines the probes, [`attach::layout`] resolves the kernel's
-//!   field offsets, [`attach::kernel`] checks the kernel's requirements, and [`attach::load`] loads
-//!   and attaches the programs.
-//! - [`read`]: [`read::rings`] merges the rings, [`read::decode`] validates records,
-//!   [`read::translate`] turns them into events and is the only module that knows both types, and
-//!   [`read::reader_loop`] runs this until it is stopped.
+//!   field offsets, and [`attach::kernel`] checks the kernel's requirements.
+//! - [`read`]: [`read::rings`] merges the rings, [`read::decode`] validates records, and
+//!   [`read::translate`] turns them into events and is the only module that knows both types.
 //! - [`enrich`]: [`enrich::tasks`] marks traced tasks, [`enrich::devices`] names block devices,
 //!   [`enrich::nbd`] builds NBD client spans, [`enrich::usdt`] records USDT events, and
 //!   `enrich::contexts` finds OpenTelemetry contexts.
 //! - [`stats`]: counters, and what remains of them after a crash.
+//! - [`mod@load`] loads and attaches the programs, and [`mod@reader_loop`] reads their rings until it
+//!   is stopped.
 //! - [`mod@doctor`]: tests each probe under each attach kind.
 //!
 //! *Invariant*: nothing active outlives the process. Links, programs and rings are held only by
@@ -36,6 +36,9 @@ pub mod enrich;
 
 pub mod stats;
 
+pub mod load;
+pub mod reader_loop;
+
 pub mod doctor;
 
 mod aya_error;
@@ -46,14 +49,14 @@ pub mod identity;
 mod privilege;
 mod stop_signal;
 
-pub use attach::load::Tracer;
 pub use attach::probes::{AttachKind, ProbeReport, ProbeStatus};
 pub use config::{Detail, Filter, TraceScope, TracerConfig};
 pub use doctor::{DoctorReport, doctor};
 pub use enrich::contexts::policy::{ContextPolicy, ProcessMatcher};
 pub use enrich::contexts::ptrace_access::{PtraceAccess, ptrace_access};
 pub use error::TracerError;
-pub use read::reader_loop::TraceSummary;
+pub use load::Tracer;
+pub use reader_loop::TraceSummary;
 pub use stats::persistent_counters::{CounterHandles, CrashedRun, CrashedRunStats, PinDir, PinnedCounters};
 pub use stats::progress_map::ProgressMap;
 pub use stop_signal::StopSignal;

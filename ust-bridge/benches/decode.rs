@@ -13,13 +13,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use blkkin_ust_bridge::clock::monotonic_ns;
-use blkkin_ust_bridge::event_view::EventView;
-use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
-use blkkin_ust_bridge::live::reader::Settings;
+use blkkin_lttng_live::clock::monotonic_ns;
+use blkkin_lttng_live::event_view::EventView;
+use blkkin_lttng_live::live::follow::{Follower, Step, Target};
+use blkkin_lttng_live::live::reader::Settings;
+use blkkin_lttng_live::trace_folder::TraceFolder;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
-use blkkin_ust_bridge::trace_folder::TraceFolder;
 use support::lab::Lab;
 
 const EVENTS: u64 = 1_000_000;

@@ -1,9 +1,9 @@
 //! An LTTng session of blkkin's own.
 //!
-//! *In*: the names of the enabled events. *Out*: a live session at a relay, which [`crate::live`]
+//! *In*: the names of the enabled events. *Out*: a live session at a relay, which [`blkkin_lttng_live::live`]
 //! reads. [`lttng_command`] runs the `lttng` command, [`lttng_daemons`] starts private LTTng
 //! daemons if none run, and [`supervisor`] creates, replaces and destroys sessions. A session that
-//! the user created needs none of these: [`crate::live::follow`] attaches to it by name.
+//! the user created needs none of these: [`blkkin_lttng_live::live::follow`] attaches to it by name.
 //!
 //! *Invariant*: a session ends with its supervisor. The next start destroys the session of a
 //! supervisor that was killed.

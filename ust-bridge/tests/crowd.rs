@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use blkkin_ust_bridge::ctf::plan::Value;
-use blkkin_ust_bridge::event_view::EventView;
-use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
-use blkkin_ust_bridge::live::reader::{ReaderStats, Settings};
+use blkkin_lttng_live::ctf::plan::Value;
+use blkkin_lttng_live::event_view::EventView;
+use blkkin_lttng_live::live::follow::{Follower, Step, Target};
+use blkkin_lttng_live::live::reader::{ReaderStats, Settings};
 use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons;
 use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};
 use support::lab::{Lab, until};

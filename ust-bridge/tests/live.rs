@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use blkkin_ust_bridge::clock::monotonic_ns;
-use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
-use blkkin_ust_bridge::live::reader::{ReaderStats, Settings};
+use blkkin_lttng_live::clock::monotonic_ns;
+use blkkin_lttng_live::live::follow::{Follower, Step, Target};
+use blkkin_lttng_live::live::reader::{ReaderStats, Settings};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use support::lab::{Lab, until};

@@ -5,9 +5,9 @@ mod support;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use blkkin_lttng_live::trace_folder::TraceFolder;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
-use blkkin_ust_bridge::trace_folder::TraceFolder;
 
 /// Value of a field, which determines its type.
 enum Field {

@@ -6,8 +6,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
-use blkkin_ust_bridge::live::reader::Settings;
+use blkkin_lttng_live::live::follow::{Follower, Step, Target};
+use blkkin_lttng_live::live::reader::Settings;
 use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons;
 use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};
 use support::lab::Lab;

@@ -166,7 +166,7 @@ fn connect(options: &Options) -> Result<Connected, InitError> {
     }
     let called_ns = monotonic_ns();
     CALLED_NS.store(called_ns, Ordering::Relaxed);
-    let probe = crate::load::probe().map_err(InitError::NotLoaded)?;
+    let probe = crate::probe::load().map_err(InitError::NotLoaded)?;
     if let Some(rate) = roots_per_second(options) {
         // SAFETY: a function of the probe that takes a number.
         unsafe { (probe.set_rate)(rate) };

@@ -1,7 +1,6 @@
 //! Loader of the embedded shared objects.
 //!
-//! *In*: the bytes of an object. *Out*: its handle, and for the probe its table, or the reason of
-//! the failure.
+//! *In*: the bytes of an object. *Out*: its handle, or the reason of the failure.
 //!
 //! The bytes are written to a file without a name (memfd), so nothing has to be installed next to
 //! the daemon and no directory must be writable. The dynamic loader opens the file by its
@@ -12,34 +11,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 
-#[cfg(blkkin_probe)]
-use crate::probe::Table;
-
-#[cfg(blkkin_probe)]
-const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/blkkin-probe.so"));
-
-/// `BLKKIN_PROBE_ABI` of `c/probe/probe.h`.
-#[cfg(blkkin_probe)]
-const ABI: u32 = 2;
-
 /// MFD_EXEC of Linux 6.3 (include/uapi/linux/memfd.h). Without it, a machine with sysctl
 /// vm.memfd_noexec = 1 does not map the file as code. Older kernels reject the flag.
 const MFD_EXEC: u32 = 0x10;
-
-/// Loads the probe and returns its table.
-#[cfg(blkkin_probe)]
-pub(crate) fn probe() -> Result<&'static Table, String> {
-    let handle = object(c"blkkin-probe", PROBE)?;
-    // SAFETY: the handle is of an object that is loaded, the name ends in a NUL.
-    let table: *const Table = unsafe { libc::dlsym(handle, c"blkkin_probe".as_ptr()) }.cast();
-    // SAFETY: it is null or the probe's constant table, which is never unloaded and begins with
-    // `abi` and `size`.
-    let table = unsafe { table.as_ref() }.ok_or_else(loader_error)?;
-    match (table.abi, table.size as usize >= size_of::<Table>()) {
-        (ABI, true) => Ok(table),
-        (abi, _) => Err(format!("the probe has interface {abi} and not {ABI}")),
-    }
-}
 
 /// Loads an object, which is never unloaded.
 pub(crate) fn object(name: &CStr, bytes: &[u8]) -> Result<*mut c_void, String> {
@@ -87,7 +61,7 @@ fn memfd(name: &CStr) -> io::Result<File> {
 }
 
 /// Returns the last error of the dynamic loader.
-fn loader_error() -> String {
+pub(crate) fn loader_error() -> String {
     // SAFETY: null, or a string that stays until the next call on this thread.
     let error = unsafe { libc::dlerror().as_ref() };
     match error {

@@ -16,7 +16,16 @@ use std::ffi::c_char;
 use std::ptr::null;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering, fence};
 
+#[cfg(blkkin_probe)]
+use crate::load;
 use crate::thread_context;
+
+#[cfg(blkkin_probe)]
+const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/blkkin-probe.so"));
+
+/// `BLKKIN_PROBE_ABI` of `c/probe/probe.h`.
+#[cfg(blkkin_probe)]
+const ABI: u32 = 2;
 
 /// Indices into [`Table::state`]. Each has the name of its LTTng event.
 #[cfg(blkkin_probe)]
@@ -71,6 +80,21 @@ pub(crate) struct Begin {
     pub(crate) kept_per_million: u32,
     pub(crate) name: *const c_char,
     pub(crate) service: *const c_char,
+}
+
+/// Loads the probe and returns its table.
+#[cfg(blkkin_probe)]
+pub(crate) fn load() -> Result<&'static Table, String> {
+    let handle = load::object(c"blkkin-probe", PROBE)?;
+    // SAFETY: the handle is of an object that is loaded, the name ends in a NUL.
+    let table: *const Table = unsafe { libc::dlsym(handle, c"blkkin_probe".as_ptr()) }.cast();
+    // SAFETY: it is null or the probe's constant table, which is never unloaded and begins with
+    // `abi` and `size`.
+    let table = unsafe { table.as_ref() }.ok_or_else(load::loader_error)?;
+    match (table.abi, table.size as usize >= size_of::<Table>()) {
+        (ABI, true) => Ok(table),
+        (abi, _) => Err(format!("the probe has interface {abi} and not {ABI}")),
+    }
 }
 
 impl Table {

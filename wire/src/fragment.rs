@@ -20,9 +20,9 @@ use crate::ids::TraceId;
 use crate::remote_link::RemoteLink;
 use crate::span::Span;
 
-/// Stage of the aggregator.
+/// Id of a stage of the aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stage {
+pub enum StageId {
     /// Makes spans from the events of one join domain; writes them by trace.
     Join,
     /// Assembles the spans of a trace; writes sampled traces.
@@ -41,7 +41,7 @@ pub struct Incarnation(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FragmentOrigin {
     /// Stage.
-    pub stage: Stage,
+    pub stage: StageId,
     /// Partition of the input topic.
     pub partition: u32,
     /// Incarnation of the stage's state.
@@ -51,9 +51,9 @@ pub struct FragmentOrigin {
 impl fmt::Display for FragmentOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stage = match self.stage {
-            Stage::Join => "join",
-            Stage::Assemble => "assemble",
-            Stage::Link => "link",
+            StageId::Join => "join",
+            StageId::Assemble => "assemble",
+            StageId::Link => "link",
         };
         write!(f, "{stage}/{}/{:016x}", self.partition, self.incarnation.0)
     }
@@ -129,7 +129,8 @@ impl FragmentBatch {
     /// Returns a tick, as [`EventBatch::tick`](crate::batch::EventBatch::tick) does for events: a
     /// record without fragments that only advances time.
     pub fn tick() -> FragmentBatch {
-        let origin = FragmentOrigin { stage: Stage::Link, partition: u32::MAX, incarnation: Incarnation(0) };
+        let origin =
+            FragmentOrigin { stage: StageId::Link, partition: u32::MAX, incarnation: Incarnation(0) };
         FragmentBatch { origin, first: 0, fragments: Vec::new() }
     }
 }

@@ -6,9 +6,10 @@
 //! [`process_context`] and [`thread_attributes`] hold what applications publish: daemon spans,
 //! process attributes and thread attributes. [`crash_report`] reports the losses of a crashed
 //! tracer. [`span`] is the exported span. [`fragment`] carries spans by trace, and [`remote_link`]
-//! links requests between two nodes. [`syscalls`] is the system call table that events and reports
-//! refer to. [`v1`] encodes topic records; `blkkin.proto` in this crate is their schema, and
-//! `examples/` has readers in Python and Java.
+//! links requests between two nodes. [`stage`] is the interface between a stage and what runs it.
+//! [`syscalls`] is the system call table that events and reports refer to. [`v1`] encodes topic
+//! records; `blkkin.proto` in this crate is their schema, and `examples/` has readers in Python and
+//! Java.
 //!
 //! *Invariant*: no type here depends on how an event was captured (`probe-abi`, `tracer`) or how a
 //! span is exported (`zipkin-export`). Each id and each time has its own type, so no function takes
@@ -29,6 +30,7 @@ pub mod partition;
 pub mod process_context;
 pub mod remote_link;
 pub mod span;
+pub mod stage;
 pub mod syscalls;
 pub mod thread_attributes;
 pub mod v1;

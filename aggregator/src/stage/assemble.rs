@@ -34,19 +34,19 @@
 
 use std::hash::RandomState;
 
-use blkkin_wire::fragment::{FragmentKind, Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{FragmentBatch, FragmentKind, Incarnation, StageId, TraceFragment};
 use blkkin_wire::ids::TraceId;
 use blkkin_wire::remote_link::{RemoteLink, Reparented};
+use blkkin_wire::stage::{InputRecord, LogTime, Stage, StageOutput};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
-use super::dedup::{Dedup, SequenceTracker};
+use super::dedup::{InputCounters, SequenceTracker};
 use super::pending_traces::PendingTraces;
 use super::reparent;
 use super::sampling::{SamplingReason, SamplingRules};
 use super::sequence::SequenceNumbers;
 use super::snapshot::{self, SnapshotError};
-use super::{LogTime, Record, StageOutput};
 use crate::join::generational_cache::GenerationalCache;
 
 /// Maximum number of remembered traces that a rule samples and the ratio would not: as many as may
@@ -117,6 +117,13 @@ pub struct AssembleStats {
     pub ticks: u64,
 }
 
+impl AssembleStats {
+    fn input(&mut self) -> InputCounters<'_> {
+        let AssembleStats { poison, ticks, duplicates, missed, .. } = self;
+        InputCounters { poison, ticks, duplicates, missed }
+    }
+}
+
 /// State of one partition of `blkkin.spans`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AssembleStage {
@@ -137,9 +144,12 @@ pub struct AssembleStage {
     config: AssembleStageConfig,
 }
 
-impl AssembleStage {
-    /// Creates a stage that has read nothing.
-    pub fn new(incarnation: Incarnation, config: AssembleStageConfig) -> Self {
+impl Stage for AssembleStage {
+    const ID: StageId = StageId::Assemble;
+    type Config = AssembleStageConfig;
+    type Error = SnapshotError;
+
+    fn new(incarnation: Incarnation, config: Self::Config) -> Self {
         AssembleStage {
             incarnation: incarnation.0,
             numbers: SequenceNumbers::new(config.partitions),
@@ -156,28 +166,28 @@ impl AssembleStage {
         }
     }
 
-    /// Applies the next record.
-    pub fn apply(&mut self, record: Record<'_>, out: &mut dyn StageOutput) {
+    fn restore(bytes: &[u8], config: Self::Config, incarnation: Incarnation) -> Result<Self, Self::Error> {
+        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<AssembleStage>(Self::ID, bytes)?;
+        let mut stage = state;
+        if fingerprint != snapshot::fingerprint(&config) {
+            stage.incarnation = incarnation.0;
+            (stage.numbers, stage.reparented_numbers) =
+                (SequenceNumbers::new(config.partitions), SequenceNumbers::new(config.input));
+        }
+        stage.reparented.set_max(TRACES_MAX);
+        stage.timed_out.set_max(TRACES_MAX);
+        stage.roots.set_max(TRACES_MAX);
+        stage.reasons.set_max(REASONS_MAX);
+        stage.config = config;
+        Ok(stage)
+    }
+
+    fn apply(&mut self, record: InputRecord<'_>, out: &mut dyn StageOutput) {
         self.stats.records += 1;
         self.advance(record.at.unwrap_or_default(), out);
-        let batch = match v1::decode_fragments(record.bytes) {
-            Ok(batch) => batch,
-            Err(why) => {
-                self.stats.poison += 1;
-                return out.dead_letter(why.to_string());
-            }
-        };
-        if batch.fragments.is_empty() {
-            self.stats.ticks += 1;
-            return;
-        }
-        let Dedup { duplicates, gap } =
-            self.tracker.accept(&batch.origin, batch.first, batch.fragments.len());
-        self.stats.duplicates += duplicates as u64;
-        self.stats.missed += gap;
+        let Some(fragments) = self.tracker.receive(record.bytes, self.stats.input(), out) else { return };
         let mut without_trace_id = None;
-        let numbers = (0..).map(|n| batch.first.wrapping_add(n));
-        for (number, fragment) in numbers.zip(batch.fragments).skip(duplicates) {
+        for (number, fragment) in fragments {
             if !self.add_fragment(fragment, out) {
                 without_trace_id.get_or_insert(number);
             }
@@ -187,6 +197,24 @@ impl AssembleStage {
         }
     }
 
+    fn save(&mut self) -> Result<Vec<u8>, Self::Error> {
+        snapshot::write(Self::ID, snapshot::fingerprint(&self.config), self)
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation)
+    }
+
+    fn pending(&self) -> u64 {
+        self.pending.fragments()
+    }
+
+    fn tick() -> Vec<u8> {
+        v1::encode_fragments(&FragmentBatch::tick())
+    }
+}
+
+impl AssembleStage {
     /// Advances the log's time, and emits traces that waited for too long.
     pub fn advance(&mut self, at: LogTime, out: &mut dyn StageOutput) {
         self.now = self.now.max(at);
@@ -297,46 +325,6 @@ impl AssembleStage {
         let (sampled, remote_link) = (rules.annotation(reasons), RemoteLink::None);
         self.numbers
             .write(TraceFragment { sampled, sampled_by_application: false, remote_link, ..fragment }, out);
-    }
-
-    /// Returns the number of waiting fragments. While there are some and the partition is silent,
-    /// the stage needs ticks.
-    pub fn pending(&self) -> u64 {
-        self.pending.fragments()
-    }
-
-    /// Returns a snapshot.
-    pub fn save(&mut self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::write(Stage::Assemble, snapshot::fingerprint(&self.config), self)
-            .map_err(|error| SnapshotError::Corrupt(error.to_string()))
-    }
-
-    /// Restores a snapshot. Under another configuration, or of another release, the stage takes the
-    /// new `incarnation`.
-    pub fn restore(
-        bytes: &[u8],
-        config: AssembleStageConfig,
-        incarnation: Incarnation,
-    ) -> Result<Self, SnapshotError> {
-        let snapshot::Snapshot { state, fingerprint } =
-            snapshot::read::<AssembleStage>(Stage::Assemble, bytes)?;
-        let mut stage = state;
-        if fingerprint != snapshot::fingerprint(&config) {
-            stage.incarnation = incarnation.0;
-            (stage.numbers, stage.reparented_numbers) =
-                (SequenceNumbers::new(config.partitions), SequenceNumbers::new(config.input));
-        }
-        stage.reparented.set_max(TRACES_MAX);
-        stage.timed_out.set_max(TRACES_MAX);
-        stage.roots.set_max(TRACES_MAX);
-        stage.reasons.set_max(REASONS_MAX);
-        stage.config = config;
-        Ok(stage)
-    }
-
-    /// Returns the incarnation under which fragments are numbered.
-    pub fn incarnation(&self) -> Incarnation {
-        Incarnation(self.incarnation)
     }
 
     /// Returns the counters.

@@ -1,13 +1,14 @@
-//! Deduplication of fragments by origin and number.
+//! Decoding of fragment records, and deduplication by origin and number.
 //!
-//! *In*: the origin of a record and the numbers of its fragments. *Out*: how many of them are
-//! duplicates, and the gap before them.
+//! *In*: records of fragments. *Out*: their fragments that are new, and counts of the rest.
 //!
 //! *Invariant*: each number of an origin is new once, and every gap between two records is counted.
 
 use std::collections::BTreeMap;
 
-use blkkin_wire::fragment::FragmentOrigin;
+use blkkin_wire::fragment::{FragmentOrigin, TraceFragment};
+use blkkin_wire::stage::StageOutput;
+use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
 use super::snapshot;
@@ -30,17 +31,45 @@ struct OriginState {
     last_record: u64,
 }
 
-/// Result for the fragments of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Dedup {
-    /// Number of leading fragments that were accepted before.
-    pub(super) duplicates: usize,
-    /// Number of fragments missing before it.
-    pub(super) gap: u64,
+/// The counters of a stage's input, which are among its own.
+pub(super) struct InputCounters<'a> {
+    pub(super) poison: &'a mut u64,
+    pub(super) ticks: &'a mut u64,
+    pub(super) duplicates: &'a mut u64,
+    pub(super) missed: &'a mut u64,
 }
 
 impl SequenceTracker {
-    pub(super) fn accept(&mut self, from: &FragmentOrigin, first: u64, fragments: usize) -> Dedup {
+    /// Decodes a record, and returns its new fragments with their numbers; none for a tick and for
+    /// unreadable bytes, which are a dead letter.
+    pub(super) fn receive(
+        &mut self,
+        bytes: &[u8],
+        counters: InputCounters<'_>,
+        out: &mut dyn StageOutput,
+    ) -> Option<impl Iterator<Item = (u64, TraceFragment)> + use<>> {
+        let batch = match v1::decode_fragments(bytes) {
+            Ok(batch) => batch,
+            Err(why) => {
+                *counters.poison += 1;
+                out.dead_letter(why.to_string());
+                return None;
+            }
+        };
+        if batch.fragments.is_empty() {
+            *counters.ticks += 1;
+            return None;
+        }
+        let (duplicates, gap) = self.accept(&batch.origin, batch.first, batch.fragments.len());
+        *counters.duplicates += duplicates as u64;
+        *counters.missed += gap;
+        let numbers = (0..).map(move |n| batch.first.wrapping_add(n));
+        Some(numbers.zip(batch.fragments).skip(duplicates))
+    }
+
+    /// Returns the number of leading fragments that were accepted before, and the number of
+    /// fragments missing before the first.
+    fn accept(&mut self, from: &FragmentOrigin, first: u64, fragments: usize) -> (usize, u64) {
         self.records += 1;
         let key = (snapshot::stage_byte(from.stage), from.partition, from.incarnation.0);
         if !self.origins.contains_key(&key) {
@@ -52,7 +81,7 @@ impl SequenceTracker {
         let duplicates = origin.next.saturating_sub(first).min(fragments as u64) as usize;
         let gap = first.saturating_sub(origin.next);
         origin.next = origin.next.max(end);
-        Dedup { duplicates, gap }
+        (duplicates, gap)
     }
 
     fn make_room(&mut self) {

@@ -10,21 +10,22 @@
 //! takes its sources along.
 
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::fragment::{Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{Incarnation, StageId, TraceFragment};
 use blkkin_wire::remote_link::RemoteLink;
+use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
 use super::fragments::{endpoints, fragments};
+use super::observer::Observer;
 use super::sequence::SequenceNumbers;
 use super::snapshot::{self, SnapshotError};
 use super::source_timeout::{SourceTimeouts, Timeout};
-use super::{Record, StageOutput};
 use crate::join::{JoinConfig, JoinStats, Joiner, TraceSink};
 use crate::trace::Trace;
 
 /// Configuration of the join stage.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JoinStageConfig {
     /// Limits of the join.
     pub join: JoinConfig,
@@ -40,6 +41,9 @@ pub struct JoinStageConfig {
     /// that was cut off for longer sends its spool later, and names that it reported before appear
     /// as numbers.
     pub forget_after: u64,
+    /// Observes each trace before it is cut into fragments.
+    #[serde(skip)]
+    pub on_trace: Observer<Trace>,
 }
 
 impl JoinStageConfig {
@@ -51,6 +55,7 @@ impl JoinStageConfig {
             links: partitions,
             idle_after: 30_000,
             forget_after: 3_600_000,
+            on_trace: Observer::default(),
         }
     }
 }
@@ -89,10 +94,12 @@ pub struct JoinStage {
     config: JoinStageConfig,
 }
 
-impl JoinStage {
-    /// Creates a stage that has read nothing. The caller draws the incarnation, and never uses one
-    /// twice.
-    pub fn new(incarnation: Incarnation, config: JoinStageConfig) -> Self {
+impl Stage for JoinStage {
+    const ID: StageId = StageId::Join;
+    type Config = JoinStageConfig;
+    type Error = SnapshotError;
+
+    fn new(incarnation: Incarnation, config: Self::Config) -> Self {
         JoinStage {
             incarnation: incarnation.0,
             numbers: SequenceNumbers::new(config.partitions),
@@ -104,8 +111,20 @@ impl JoinStage {
         }
     }
 
-    /// Applies the next record.
-    pub fn apply(&mut self, record: Record<'_>, out: &mut dyn StageOutput) {
+    fn restore(bytes: &[u8], config: Self::Config, incarnation: Incarnation) -> Result<Self, Self::Error> {
+        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<JoinStage>(Self::ID, bytes)?;
+        let mut stage = state;
+        if fingerprint != snapshot::fingerprint(&config) {
+            stage.incarnation = incarnation.0;
+            (stage.numbers, stage.links) =
+                (SequenceNumbers::new(config.partitions), SequenceNumbers::new(config.links));
+        }
+        stage.joiner.set_limits(config.join.clone());
+        stage.config = config;
+        Ok(stage)
+    }
+
+    fn apply(&mut self, record: InputRecord<'_>, out: &mut dyn StageOutput) {
         self.stats.records += 1;
         let expired =
             self.source_timeouts.advance(record.at, self.config.idle_after, self.config.forget_after);
@@ -123,6 +142,25 @@ impl JoinStage {
         self.add_batch(decoded.batch, out);
     }
 
+    fn save(&mut self) -> Result<Vec<u8>, Self::Error> {
+        self.joiner.drop_caches();
+        snapshot::write(Self::ID, snapshot::fingerprint(&self.config), self)
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation)
+    }
+
+    fn pending(&self) -> u64 {
+        self.joiner.stats().pending()
+    }
+
+    fn tick() -> Vec<u8> {
+        v1::encode(&EventBatch::tick())
+    }
+}
+
+impl JoinStage {
     /// Adds a decoded batch, at the current log time.
     pub fn add_batch(&mut self, batch: EventBatch, out: &mut dyn StageOutput) {
         if batch.source.is_none() {
@@ -131,7 +169,8 @@ impl JoinStage {
         }
         self.source_timeouts.touch(batch.source);
         let (numbers, links) = (&mut self.numbers, &mut self.links);
-        let mut writer = FragmentWriter { numbers, links, stats: &mut self.stats, out };
+        let on_trace = &self.config.on_trace;
+        let mut writer = FragmentWriter { numbers, links, stats: &mut self.stats, on_trace, out };
         self.joiner.apply(batch, &mut writer);
         // Rare: the joiner closed a source because it had too many.
         if self.source_timeouts.len() > self.joiner.sources() {
@@ -142,7 +181,8 @@ impl JoinStage {
 
     fn expire(&mut self, expired: Timeout, out: &mut dyn StageOutput) {
         let (numbers, links) = (&mut self.numbers, &mut self.links);
-        let mut writer = FragmentWriter { numbers, links, stats: &mut self.stats, out };
+        let on_trace = &self.config.on_trace;
+        let mut writer = FragmentWriter { numbers, links, stats: &mut self.stats, on_trace, out };
         match expired {
             Timeout::Close(source) => {
                 writer.stats.idle_closed += 1;
@@ -150,43 +190,6 @@ impl JoinStage {
             }
             Timeout::Forget(source) => self.joiner.forget(&source, &mut writer),
         }
-    }
-
-    /// Returns a snapshot.
-    pub fn save(&mut self) -> Result<Vec<u8>, SnapshotError> {
-        self.joiner.drop_caches();
-        snapshot::write(Stage::Join, snapshot::fingerprint(&self.config), self)
-            .map_err(|error| SnapshotError::Corrupt(error.to_string()))
-    }
-
-    /// Restores a snapshot. Under another configuration, or of another release, the stage takes the
-    /// new `incarnation`.
-    pub fn restore(
-        bytes: &[u8],
-        config: JoinStageConfig,
-        incarnation: Incarnation,
-    ) -> Result<Self, SnapshotError> {
-        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<JoinStage>(Stage::Join, bytes)?;
-        let mut stage = state;
-        if fingerprint != snapshot::fingerprint(&config) {
-            stage.incarnation = incarnation.0;
-            (stage.numbers, stage.links) =
-                (SequenceNumbers::new(config.partitions), SequenceNumbers::new(config.links));
-        }
-        stage.joiner.set_limits(config.join.clone());
-        stage.config = config;
-        Ok(stage)
-    }
-
-    /// Returns the incarnation under which fragments are numbered.
-    pub fn incarnation(&self) -> Incarnation {
-        Incarnation(self.incarnation)
-    }
-
-    /// Returns the number of events that are not emitted yet. While there are some and the
-    /// partition is silent, the stage needs ticks.
-    pub fn pending(&self) -> u64 {
-        self.joiner.stats().pending()
     }
 
     /// Returns the counters of records.
@@ -210,12 +213,13 @@ struct FragmentWriter<'a> {
     numbers: &'a mut SequenceNumbers,
     links: &'a mut SequenceNumbers,
     stats: &'a mut JoinStageStats,
+    on_trace: &'a Observer<Trace>,
     out: &'a mut dyn StageOutput,
 }
 
 impl TraceSink for FragmentWriter<'_> {
     fn receive(&mut self, trace: &Trace) {
-        self.out.on_trace(trace);
+        self.on_trace.observe(trace);
         for fragment in fragments(trace) {
             self.stats.fragments += 1;
             self.stats.spans += fragment.spans.len() as u64;

@@ -19,12 +19,12 @@ use blkkin_wire::fragment::{FragmentKind, Incarnation, TraceFragment};
 use blkkin_wire::ids::TraceId;
 use blkkin_wire::remote_link::{RemoteLink, Reparented};
 use blkkin_wire::span::Span;
+use blkkin_wire::stage::{LogTime, Stage, StageOutput};
 
 use super::assemble::{AssembleStage, AssembleStageConfig};
 use super::fragments::{endpoints, fragments_of};
 use super::link::{LinkStage, LinkStageConfig, LinkStats};
 use super::sampling::SamplingRules;
-use super::{LogTime, StageOutput};
 use crate::trace::Trace;
 
 /// The link stage and the assemble stage of one process.

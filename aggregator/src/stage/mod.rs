@@ -9,11 +9,16 @@
 //! ```
 //!
 //! *In*: the records of one partition, in order, each with its log time. *Out*: numbered
-//! [`TraceFragment`]s and dead letters; and a snapshot of the whole state.
+//! [`TraceFragment`]s and dead letters; and a snapshot of the whole state. [`Stage`] is their
+//! interface.
 //!
 //! *Invariant*: the same state and the same records give the same fragments with the same numbers,
 //! and the same state. No stage reads a clock or draws a random number. Time is that of the events
 //! and, for timeouts of inactive sources, that of the log ([`LogTime`]).
+//!
+//! [`Stage`]: blkkin_wire::stage::Stage
+//! [`TraceFragment`]: blkkin_wire::fragment::TraceFragment
+//! [`LogTime`]: blkkin_wire::stage::LogTime
 //!
 //! # Snapshots, not only offsets
 //!
@@ -78,6 +83,7 @@ mod fragments;
 mod sequence;
 
 mod dedup;
+mod observer;
 mod pending_traces;
 mod reparent;
 pub mod sampling;
@@ -91,36 +97,4 @@ mod remote_link_tests;
 #[cfg(test)]
 mod tests;
 
-use blkkin_wire::fragment::TraceFragment;
-use serde::{Deserialize, Serialize};
-
-use crate::trace::Trace;
-use link::clock_bounds::ClockBound;
-
-/// Log time of a record: ms since the Unix epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct LogTime(pub u64);
-
-/// A record of a partition.
-#[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
-    /// Log time, or none if the log has no times.
-    pub at: Option<LogTime>,
-    /// Value of the record.
-    pub bytes: &'a [u8],
-}
-
-/// A receiver of a stage's output.
-pub trait StageOutput {
-    /// Receives a fragment with its number in this partition of the output.
-    fn fragment(&mut self, partition: u32, number: u64, fragment: TraceFragment);
-    /// Receives a fragment of the side output: RPC endpoints, and fragments for the stage's own
-    /// input.
-    fn side_output(&mut self, partition: u32, number: u64, fragment: TraceFragment);
-    /// Receives the reason why the current record is unreadable.
-    fn dead_letter(&mut self, why: String);
-    /// Observes a trace before it is cut into fragments. No output may depend on it.
-    fn on_trace(&mut self, _trace: &Trace) {}
-    /// Observes an estimate of two nodes' clocks. No output may depend on it.
-    fn on_clock_bound(&mut self, _clocks: &ClockBound) {}
-}
+pub use observer::Observer;

@@ -10,12 +10,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId, TraceFragment};
 use blkkin_wire::ids::TraceId;
+use blkkin_wire::stage::LogTime;
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
-
-use super::LogTime;
 
 /// Maximum number of waiting bytes of one partition: 64 MiB, about 400,000 spans.
 const BYTES_MAX: usize = 64 << 20;
@@ -43,7 +42,7 @@ impl PendingTraces {
     /// Adds a fragment.
     pub(super) fn add(&mut self, fragment: TraceFragment, now: LogTime) {
         let trace = fragment.trace;
-        let origin = FragmentOrigin { stage: Stage::Assemble, partition: 0, incarnation: Incarnation(0) };
+        let origin = FragmentOrigin { stage: StageId::Assemble, partition: 0, incarnation: Incarnation(0) };
         let bytes = v1::encode_fragments(&FragmentBatch { origin, first: 0, fragments: vec![fragment] });
         (self.bytes, self.fragments) = (self.bytes + bytes.len(), self.fragments + 1);
         let fragments = self.traces.entry(trace).or_insert_with(|| {

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, VecDeque};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs, WallclockNs};
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId, TraceFragment};
 use blkkin_wire::ids::{NodeId, Source, SpanId, TraceId};
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::{Span, SpanKind, TagValue};
+use blkkin_wire::stage::{InputRecord, LogTime, Stage, StageOutput};
 use blkkin_wire::v1;
 use proptest::prelude::*;
 
@@ -17,7 +18,6 @@ use super::assemble::{AssembleStage, AssembleStageConfig};
 use super::join::{JoinStage, JoinStageConfig};
 use super::link::{LinkStage, LinkStageConfig};
 use super::sampling::SamplingRules;
-use super::{LogTime, Record, StageOutput};
 use crate::fixtures::{self, ANCHOR, SOURCE, batch};
 
 const PARTITIONS: u32 = 3;
@@ -64,7 +64,7 @@ impl Cluster {
     }
 
     /// Writes a stage's output, one record for each fragment.
-    fn write(&mut self, stage: Stage, partition: u32, out: Output) {
+    fn write(&mut self, stage: StageId, partition: u32, out: Output) {
         for (side_output, to, first, fragment) in out.0 {
             let from = FragmentOrigin { stage, partition, incarnation: Incarnation(partition.into()) };
             let record = || {
@@ -75,8 +75,8 @@ impl Cluster {
                 })
             };
             match (stage, side_output) {
-                (Stage::Join, true) => self.links[to as usize].push_back(record()),
-                (Stage::Assemble, false) => self.traces.push(fragment),
+                (StageId::Join, true) => self.links[to as usize].push_back(record()),
+                (StageId::Assemble, false) => self.traces.push(fragment),
                 _ => self.spans[to as usize].push_back(record()),
             }
         }
@@ -85,9 +85,9 @@ impl Cluster {
     fn join(&mut self, node: u32, batch: &EventBatch) {
         let mut stage = JoinStage::new(Incarnation(node.into()), JoinStageConfig::new(PARTITIONS));
         let mut out = Output::default();
-        stage.apply(Record { at: None, bytes: &v1::encode(batch) }, &mut out);
+        stage.apply(InputRecord { at: None, bytes: &v1::encode(batch) }, &mut out);
         assert!(stage.join_stats().balances());
-        self.write(Stage::Join, node, out);
+        self.write(StageId::Join, node, out);
     }
 
     /// Reads the next record of one of the partitions that have one. Returns false if there is
@@ -102,10 +102,10 @@ impl Cluster {
         let place = partition as usize;
         let log = if n < PARTITIONS as usize { &mut self.links } else { &mut self.spans };
         let Some(bytes) = log[place].pop_front() else { return false };
-        let record = Record { at, bytes: &bytes };
+        let record = InputRecord { at, bytes: &bytes };
         let stage = if n < PARTITIONS as usize {
             self.links_stages[place].apply(record, &mut out);
-            Stage::Link
+            StageId::Link
         } else {
             let rules = AssembleStageConfig::new(PARTITIONS, SamplingRules::default());
             self.assembles[place].apply(record, &mut out);
@@ -119,7 +119,7 @@ impl Cluster {
                 + stats.misplaced
                 + stats.without_trace_id;
             assert_eq!(stats.received, known + self.assembles[place].pending());
-            Stage::Assemble
+            StageId::Assemble
         };
         self.write(stage, partition, out);
         true
@@ -308,7 +308,7 @@ fn reparent_loops_are_emitted_and_counted() {
         (false, trace.partition(PARTITIONS), n, fragment)
     };
     // Written by hand: no two endpoints can produce a loop.
-    cluster.write(Stage::Link, 0, Output(vec![moved(one, other, 0), moved(other, one, 1)]));
+    cluster.write(StageId::Link, 0, Output(vec![moved(one, other, 0), moved(other, one, 1)]));
     cluster.join(1, &node(1, None, None));
     cluster.settle(&[0]);
     assert_eq!(cluster.spans().len(), 3);

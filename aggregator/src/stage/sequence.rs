@@ -5,9 +5,8 @@
 
 use blkkin_wire::fragment::TraceFragment;
 use blkkin_wire::remote_link::RemoteLink;
+use blkkin_wire::stage::StageOutput;
 use serde::{Deserialize, Serialize};
-
-use super::StageOutput;
 
 /// The next number of each output partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

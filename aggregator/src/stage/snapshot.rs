@@ -12,7 +12,7 @@
 //! *Rejected*: a self-describing format with optional fields. A state that is read with defaults
 //! would emit other fragments under the same numbers.
 
-use blkkin_wire::fragment::Stage;
+use blkkin_wire::fragment::StageId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -48,18 +48,18 @@ pub(super) struct Snapshot<T> {
 }
 
 pub(super) fn write(
-    stage: Stage,
+    stage: StageId,
     fingerprint: u64,
     state: &impl Serialize,
-) -> Result<Vec<u8>, postcard::Error> {
+) -> Result<Vec<u8>, SnapshotError> {
     let mut bytes = Vec::from(MAGIC);
     bytes.extend(VERSION.to_le_bytes());
     bytes.push(stage_byte(stage));
     bytes.extend(fingerprint.to_le_bytes());
-    postcard::to_extend(state, bytes)
+    postcard::to_extend(state, bytes).map_err(|error| SnapshotError::Corrupt(error.to_string()))
 }
 
-pub(super) fn read<T: DeserializeOwned>(stage: Stage, bytes: &[u8]) -> Result<Snapshot<T>, SnapshotError> {
+pub(super) fn read<T: DeserializeOwned>(stage: StageId, bytes: &[u8]) -> Result<Snapshot<T>, SnapshotError> {
     let (magic, rest) = bytes.split_first_chunk::<4>().ok_or(SnapshotError::NotASnapshot)?;
     let (version, rest) = rest.split_first_chunk::<4>().ok_or(SnapshotError::NotASnapshot)?;
     if *magic != MAGIC {
@@ -91,10 +91,10 @@ pub(super) fn fingerprint(config: &impl Serialize) -> u64 {
     all.fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-pub(super) fn stage_byte(stage: Stage) -> u8 {
+pub(super) fn stage_byte(stage: StageId) -> u8 {
     match stage {
-        Stage::Join => 1,
-        Stage::Assemble => 2,
-        Stage::Link => 3,
+        StageId::Join => 1,
+        StageId::Assemble => 2,
+        StageId::Link => 3,
     }
 }

@@ -9,9 +9,8 @@
 use std::collections::BTreeMap;
 
 use blkkin_wire::ids::Source;
+use blkkin_wire::stage::LogTime;
 use serde::{Deserialize, Serialize};
-
-use super::LogTime;
 
 /// Log time of the last record of each source.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -4,10 +4,13 @@
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::{ContextSource, LayerEvent, TraceContext};
-use blkkin_wire::fragment::{FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{
+    FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, StageId, TraceFragment,
+};
 use blkkin_wire::ids::{NodeId, Source, SpanId, TraceId};
 use blkkin_wire::remote_link::RemoteLink;
 use blkkin_wire::span::Span;
+use blkkin_wire::stage::{InputRecord, LogTime, Stage, StageOutput};
 use blkkin_wire::v1;
 use proptest::prelude::*;
 
@@ -16,7 +19,6 @@ use super::fragments::fragments;
 use super::join::{JoinStage, JoinStageConfig};
 use super::sampling::SamplingRules;
 use super::snapshot::SnapshotError;
-use super::{LogTime, Record, StageOutput};
 use crate::fixtures::{self, SOURCE, batch};
 use crate::join::tests::property::cut;
 use crate::join::tests::world::{World, acts};
@@ -80,8 +82,8 @@ fn log(worlds: &[(Vec<LayerEvent>, Vec<u64>)], keys: &[u32]) -> Vec<(LogTime, Ve
     timed.collect()
 }
 
-fn record((at, bytes): &(LogTime, Vec<u8>)) -> Record<'_> {
-    Record { at: Some(*at), bytes }
+fn record((at, bytes): &(LogTime, Vec<u8>)) -> InputRecord<'_> {
+    InputRecord { at: Some(*at), bytes }
 }
 
 proptest! {
@@ -133,7 +135,7 @@ proptest! {
         let all: Vec<TraceFragment> =
             traces.iter().enumerate().map(|(n, seed)| fragment(n, seed, traces[n / 2].0)).collect();
         let (mut once, mut output) = (AssembleStage::new(Incarnation(1), config.clone()), Output::default());
-        once.apply(Record { at: None, bytes: &bytes(0, &all) }, &mut output);
+        once.apply(InputRecord { at: None, bytes: &bytes(0, &all) }, &mut output);
         // The same fragments, with duplicates that begin and end anywhere before the write
         // position, and with restarts in between.
         let (mut twice, mut repeated_output) = (AssembleStage::new(Incarnation(1), config.clone()), Output::default());
@@ -142,7 +144,7 @@ proptest! {
             let from = from.min(written);
             written = written.max((from + length).min(all.len()));
             let end = (from + length).min(all.len());
-            twice.apply(Record { at: None, bytes: &bytes(from as u64, &all[from..end]) }, &mut repeated_output);
+            twice.apply(InputRecord { at: None, bytes: &bytes(from as u64, &all[from..end]) }, &mut repeated_output);
             if restore_at >> (n % 16) & 1 == 1 {
                 twice = AssembleStage::restore(&twice.save().unwrap(), config.clone(), Incarnation(2)).unwrap();
             }
@@ -183,7 +185,7 @@ fn fragment(n: usize, &(id, error, slow): &(u128, bool, bool), first: u128) -> T
 }
 
 fn bytes(first: u64, fragments: &[TraceFragment]) -> Vec<u8> {
-    let from = FragmentOrigin { stage: Stage::Join, partition: 3, incarnation: Incarnation(9) };
+    let from = FragmentOrigin { stage: StageId::Join, partition: 3, incarnation: Incarnation(9) };
     v1::encode_fragments(&FragmentBatch { origin: from, first, fragments: fragments.to_vec() })
 }
 
@@ -195,32 +197,32 @@ fn one_open() -> Vec<u8> {
 fn an_inactive_source_is_closed_by_the_logs_time_and_ticks_suffice() {
     let (mut stage, mut output) =
         (JoinStage::new(Incarnation(1), config(30_000_000_000, 10)), Output::default());
-    stage.apply(Record { at: Some(LogTime(10_000)), bytes: &one_open() }, &mut output);
+    stage.apply(InputRecord { at: Some(LogTime(10_000)), bytes: &one_open() }, &mut output);
     assert_eq!((stage.pending(), output.fragments.len()), (1, 0));
     let tick = v1::encode(&EventBatch::tick());
-    stage.apply(Record { at: Some(LogTime(11_000)), bytes: &tick }, &mut output);
+    stage.apply(InputRecord { at: Some(LogTime(11_000)), bytes: &tick }, &mut output);
     assert_eq!(output.fragments.len(), 0);
-    stage.apply(Record { at: Some(LogTime(11_001)), bytes: &tick }, &mut output);
+    stage.apply(InputRecord { at: Some(LogTime(11_001)), bytes: &tick }, &mut output);
     assert_eq!((stage.pending(), output.fragments.len()), (0, 1));
     assert!(!output.fragments[0].2.complete, "its bio never arrived");
     assert_eq!((stage.stats().ticks, stage.stats().idle_closed), (2, 1));
     // The source becomes active again: late events join their trace by id, and a duplicate batch is
     // dropped.
-    stage.apply(Record { at: Some(LogTime(12_000)), bytes: &one_open() }, &mut output);
+    stage.apply(InputRecord { at: Some(LogTime(12_000)), bytes: &one_open() }, &mut output);
     assert_eq!(stage.join_stats().batches_repeated, 1);
 }
 
 #[test]
 fn an_unreadable_record_is_counted_and_reported_and_the_next_one_is_read() {
     let (mut stage, mut output) = (JoinStage::new(Incarnation(1), config(1, 10)), Output::default());
-    stage.apply(Record { at: None, bytes: b"poison" }, &mut output);
-    stage.apply(Record { at: None, bytes: &one_open() }, &mut output);
+    stage.apply(InputRecord { at: None, bytes: b"poison" }, &mut output);
+    stage.apply(InputRecord { at: None, bytes: &one_open() }, &mut output);
     assert_eq!(
         (output.dead_letter.len(), stage.stats().poison, stage.join_stats().calls.received),
         (1, 1, 1)
     );
     // Field 1 of a batch: a newer writer's schema version.
-    stage.apply(Record { at: None, bytes: &[1 << 3, 2] }, &mut output);
+    stage.apply(InputRecord { at: None, bytes: &[1 << 3, 2] }, &mut output);
     assert_eq!(stage.stats().poison, 2);
     assert!(output.dead_letter[1].contains("schema version 2"), "{:?}", output.dead_letter);
 }
@@ -230,8 +232,8 @@ fn a_fragment_without_a_trace_id_is_counted_and_reported_and_others_are_accepted
     let config = AssembleStageConfig::new(1, SamplingRules::default());
     let (mut stage, mut output) = (AssembleStage::new(Incarnation(1), config), Output::default());
     let all = [7, 0, 8].map(|id| fragment(0, &(id, false, false), 0));
-    stage.apply(Record { at: None, bytes: &bytes(40, &all) }, &mut output);
-    stage.apply(Record { at: None, bytes: &bytes(40, &all) }, &mut output);
+    stage.apply(InputRecord { at: None, bytes: &bytes(40, &all) }, &mut output);
+    stage.apply(InputRecord { at: None, bytes: &bytes(40, &all) }, &mut output);
     let stats = stage.stats();
     assert_eq!((stats.received, stats.sampled, stats.without_trace_id, stats.duplicates), (3, 2, 1, 3));
     assert_eq!(output.fragments.iter().map(|(.., fragment)| fragment.trace.0).collect::<Vec<_>>(), [7, 8]);
@@ -241,7 +243,7 @@ fn a_fragment_without_a_trace_id_is_counted_and_reported_and_others_are_accepted
 #[test]
 fn another_configuration_is_another_incarnation_and_another_version_is_refused() {
     let (mut stage, mut output) = (JoinStage::new(Incarnation(1), config(1, 10)), Output::default());
-    stage.apply(Record { at: None, bytes: &one_open() }, &mut output);
+    stage.apply(InputRecord { at: None, bytes: &one_open() }, &mut output);
     let mut saved = stage.save().unwrap();
     assert_eq!(
         JoinStage::restore(&saved, config(1, 10), Incarnation(2)).unwrap().incarnation(),
@@ -302,7 +304,7 @@ fn the_ratio_samples_its_share_and_late_fragments_follow_the_first() {
     let config = AssembleStageConfig::new(1, rules);
     let (mut stage, mut output) = (AssembleStage::new(Incarnation(1), config), Output::default());
     let later = TraceFragment { kind: FragmentKind::Late, ..fragment(0, &(failed.trace.0, false, false), 0) };
-    stage.apply(Record { at: None, bytes: &bytes(0, &[failed, later]) }, &mut output);
+    stage.apply(InputRecord { at: None, bytes: &bytes(0, &[failed, later]) }, &mut output);
     let rules: Vec<_> =
         output.fragments.iter().map(|(.., fragment)| fragment.sampled.clone().unwrap().rule).collect();
     assert_eq!(rules, ["failed", "failed"]);
@@ -341,7 +343,7 @@ fn traces_sampled_by_their_application_are_sampled_beyond_the_ratio() {
         assert!(fragments.iter().all(|fragment| fragment.trace == context.trace && fragment.kind == part));
         let expected = if uninterrupted { fragments.len() } else { 0 };
         // Encoded, as between two stages.
-        stage.apply(Record { at: None, bytes: &bytes(0, &fragments) }, &mut output);
+        stage.apply(InputRecord { at: None, bytes: &bytes(0, &fragments) }, &mut output);
         assert_eq!(
             (fragments.len(), output.fragments.len()),
             (100, expected),
@@ -360,7 +362,7 @@ fn traces_sampled_by_their_application_are_sampled_beyond_the_ratio() {
         // A late fragment of one of them is sampled with it.
         let later =
             TraceFragment { kind: FragmentKind::Late, sampled_by_application: false, ..fragments[0].clone() };
-        stage.apply(Record { at: None, bytes: &bytes(100, &[later]) }, &mut output);
+        stage.apply(InputRecord { at: None, bytes: &bytes(100, &[later]) }, &mut output);
         assert_eq!(output.fragments.len(), expected + usize::from(uninterrupted));
     }
 }
@@ -374,7 +376,7 @@ fn without_timeouts_the_fragments_are_those_of_the_join() {
     joiner.apply(batch(0, events.clone(), u64::MAX), &mut traces);
     let (mut stage, mut output) =
         (JoinStage::new(Incarnation(1), JoinStageConfig::new(3)), Output::default());
-    stage.apply(Record { at: None, bytes: &v1::encode(&batch(0, events, u64::MAX)) }, &mut output);
+    stage.apply(InputRecord { at: None, bytes: &v1::encode(&batch(0, events, u64::MAX)) }, &mut output);
     let expected: Vec<TraceFragment> = traces.iter().flat_map(fragments).collect();
     assert_eq!(output.fragments.iter().map(|(.., fragment)| fragment.clone()).collect::<Vec<_>>(), expected);
     assert_eq!(expected.len(), 1);
@@ -398,13 +400,13 @@ fn parts_are_sampled_or_dropped_with_their_root() {
         joiner.apply(batch(0, parts.into_iter().chain([root, late]).collect(), u64::MAX), &mut traces);
         let mut output = Output::default();
         for (n, fragment) in traces.iter().flat_map(fragments).enumerate() {
-            let from = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
+            let from = FragmentOrigin { stage: StageId::Join, partition: 0, incarnation: Incarnation(1) };
             let record = v1::encode_fragments(&FragmentBatch {
                 origin: from,
                 first: n as u64,
                 fragments: vec![fragment],
             });
-            stage.apply(Record { at: Some(LogTime(1)), bytes: &record }, &mut output);
+            stage.apply(InputRecord { at: Some(LogTime(1)), bytes: &record }, &mut output);
             assert_eq!(stage.pending(), [1, 2, 0, 0][n]);
         }
         let spans: Vec<u64> = output
@@ -424,14 +426,14 @@ fn parts_without_a_root_are_emitted_after_the_timeout() {
     let mut traces = Vec::<Trace>::new();
     Joiner::new(JoinConfig::default())
         .apply(batch(0, vec![fixtures::daemon_span_event(3, Some(2), (1, 2))], u64::MAX), &mut traces);
-    let from = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
+    let from = FragmentOrigin { stage: StageId::Join, partition: 0, incarnation: Incarnation(1) };
     let fragments = traces.iter().flat_map(fragments).collect();
     let record = v1::encode_fragments(&FragmentBatch { origin: from, first: 0, fragments });
     let mut output = Output::default();
-    stage.apply(Record { at: Some(LogTime(1)), bytes: &record }, &mut output);
+    stage.apply(InputRecord { at: Some(LogTime(1)), bytes: &record }, &mut output);
     assert_eq!((output.fragments.len(), stage.pending()), (0, 1));
     let tick = v1::encode_fragments(&FragmentBatch::tick());
-    stage.apply(Record { at: Some(LogTime(20_000)), bytes: &tick }, &mut output);
+    stage.apply(InputRecord { at: Some(LogTime(20_000)), bytes: &tick }, &mut output);
     assert_eq!((output.fragments.len(), stage.pending()), (1, 0));
     assert_eq!(stage.stats().timed_out, 1);
 }

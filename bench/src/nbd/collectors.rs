@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use blkkin_ust_bridge::live::follow::{Follower, Step, Target};
-use blkkin_ust_bridge::live::reader::Settings;
+use blkkin_lttng_live::live::follow::{Follower, Step, Target};
+use blkkin_lttng_live::live::reader::Settings;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
 use blkkin_ust_bridge::session::lttng_command::LttngCommand;

@@ -17,12 +17,12 @@ mod config;
 mod metrics;
 mod pipeline;
 mod shutdown;
-mod stages;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use blkkin_aggregator::stage::Observer;
 use blkkin_aggregator::stage::assemble::AssembleStageConfig;
 use blkkin_aggregator::stage::join::JoinStageConfig;
 use blkkin_aggregator::stage::link::LinkStageConfig;
@@ -37,7 +37,6 @@ use crate::service::{Endpoint, LagGauge, Port, Systemd, kafka, next_event};
 use config::AggregatorConfig;
 use metrics::AggregatorMetrics;
 use pipeline::{RunningStages, Topics, kafka_failed, millis, start, start_cluster_wait};
-use stages::{AssembleStageFactory, JoinStageFactory, LinkStageFactory};
 
 /// Time to save the final state: two round trips to the cluster.
 const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -68,30 +67,31 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
     let mut stages = RunningStages::default();
     let runs = |stage| args.stage == StageChoice::All || args.stage == stage;
     if runs(StageChoice::Join) {
+        let metrics_of_traces = metrics.clone();
         let config = JoinStageConfig {
             links: topics.partitions(LINKS),
             idle_after: millis(parsed.idle_after),
+            on_trace: Observer::new(move |trace| metrics_of_traces.live().record(trace)),
             ..JoinStageConfig::new(topics.partitions(SPANS))
         };
-        let factory = JoinStageFactory { config, metrics: metrics.clone() };
-        let config = (parsed.stage([EVENTS, SPANS, LINKS], "blkkin-join"), factory);
+        let config = (parsed.runner([EVENTS, SPANS, LINKS], "blkkin-join"), config);
         stages.join = Some(start("join", &settings, config, &stop, &control, &metrics)?);
     }
     if runs(StageChoice::Link) {
-        let wait_for = millis(parsed.await_client);
-        let config = LinkStageConfig { wait_for, ..LinkStageConfig::new(topics.partitions(SPANS)) };
-        let config = (
-            parsed.stage([LINKS, SPANS, SPANS], "blkkin-link"),
-            LinkStageFactory { config, metrics: metrics.clone() },
-        );
+        let metrics_of_clocks = metrics.clone();
+        let config = LinkStageConfig {
+            wait_for: millis(parsed.await_client),
+            on_clock_bound: Observer::new(move |bound| metrics_of_clocks.clock_offsets().record(bound)),
+            ..LinkStageConfig::new(topics.partitions(SPANS))
+        };
+        let config = (parsed.runner([LINKS, SPANS, SPANS], "blkkin-link"), config);
         stages.link = Some(start("link", &settings, config, &stop, &control, &metrics)?);
     }
     if runs(StageChoice::Assemble) {
         let rules = AssembleStageConfig::new(topics.partitions(TRACES), parsed.rules.clone());
         let (input, await_for) = (topics.partitions(SPANS), millis(parsed.await_client));
         let config = AssembleStageConfig { input, await_for, ..rules };
-        let config =
-            (parsed.stage([SPANS, TRACES, SPANS], "blkkin-assemble"), AssembleStageFactory { config });
+        let config = (parsed.runner([SPANS, TRACES, SPANS], "blkkin-assemble"), config);
         stages.assemble = Some(start("assemble", &settings, config, &stop, &control, &metrics)?);
     }
     let status = format!("aggregating; events from {EVENTS}, traces to {TRACES} at {}", settings.brokers);

@@ -8,7 +8,7 @@ use std::path::Path;
 use blkkin_bus::kafka::{Settings, SingleProducer, TRACES};
 use blkkin_wire::clock::{DurationNs, WallclockNs};
 use blkkin_wire::fragment::{
-    FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Sampled, Stage, TraceFragment,
+    FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Sampled, StageId, TraceFragment,
 };
 use blkkin_wire::ids::{SpanId, TraceId};
 use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
@@ -67,7 +67,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(settings: &Settings, partition: u32) -> Writer {
-        let origin = FragmentOrigin { stage: Stage::Assemble, partition, incarnation: Incarnation(0x5eed) };
+        let origin = FragmentOrigin { stage: StageId::Assemble, partition, incarnation: Incarnation(0x5eed) };
         Writer { producer: SingleProducer::new(settings, TRACES).unwrap(), origin, next: 0 }
     }
 

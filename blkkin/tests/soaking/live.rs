@@ -14,11 +14,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
-use blkkin_aggregator::stage::{LogTime, Record};
 use blkkin_bus::kafka::{EVENTS, Settings};
 use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::fragment::Incarnation;
+use blkkin_wire::stage::{InputRecord, LogTime, Stage};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
@@ -157,7 +157,7 @@ impl Topic {
         for partition in 0..PARTITIONS as i32 {
             let mut stage = JoinStage::new(Incarnation(1), config.clone());
             for (at, bytes) in records(settings, partition) {
-                stage.apply(Record { at: Some(LogTime(at)), bytes: &bytes }, &mut topic.expected);
+                stage.apply(InputRecord { at: Some(LogTime(at)), bytes: &bytes }, &mut topic.expected);
                 let batch = v1::decode(&bytes).unwrap().batch;
                 if batch.source.is_none() {
                     continue;

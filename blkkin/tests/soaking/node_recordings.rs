@@ -6,6 +6,7 @@ use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_bus::recording::Recorder;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::fragment::Incarnation;
+use blkkin_wire::stage::Stage;
 use blkkin_wire::v1;
 
 use super::pipeline::PARTITIONS;

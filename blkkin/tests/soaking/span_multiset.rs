@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use blkkin_aggregator::stage::StageOutput;
 use blkkin_wire::fragment::TraceFragment;
+use blkkin_wire::stage::StageOutput;
 use blkkin_zipkin_export::json;
 use serde_json::Value;
 

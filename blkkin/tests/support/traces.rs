@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{Settings, TRACES};
-use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId, TraceFragment};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
@@ -17,7 +17,7 @@ pub(crate) type FragmentCounts = HashMap<Vec<u8>, u32>;
 
 /// Counts one fragment.
 pub(crate) fn count(fragments: &mut FragmentCounts, fragment: &TraceFragment) {
-    let origin = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(0) };
+    let origin = FragmentOrigin { stage: StageId::Join, partition: 0, incarnation: Incarnation(0) };
     let bytes = v1::encode_fragments(&FragmentBatch { origin, first: 0, fragments: vec![fragment.clone()] });
     *fragments.entry(bytes).or_default() += 1;
 }

@@ -4,7 +4,7 @@
 //! *Invariant*: for one incarnation, each stage and partition has a different origin id.
 
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Stage};
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, StageId};
 use blkkin_wire::ids::SpanId;
 use blkkin_wire::v1::{self, Malformed};
 
@@ -95,9 +95,9 @@ fragment_topic! {
 /// Mixes stage and partition into the random epoch by a multiplication that is a bijection.
 fn origin(from: &FragmentOrigin) -> u64 {
     let stage = match from.stage {
-        Stage::Join => 0,
-        Stage::Assemble => 1,
-        Stage::Link => 2,
+        StageId::Join => 0,
+        StageId::Assemble => 1,
+        StageId::Link => 2,
     };
     let stream = u64::from(from.partition) << 2 | stage;
     from.incarnation.0 ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -111,9 +111,9 @@ mod tests {
 
     #[test]
     fn origins_differ_in_stage_partition_and_incarnation() {
-        let from = FragmentOrigin { stage: Stage::Join, partition: 3, incarnation: Incarnation(99) };
+        let from = FragmentOrigin { stage: StageId::Join, partition: 3, incarnation: Incarnation(99) };
         for other in [
-            FragmentOrigin { stage: Stage::Assemble, ..from },
+            FragmentOrigin { stage: StageId::Assemble, ..from },
             FragmentOrigin { partition: 4, ..from },
             FragmentOrigin { incarnation: Incarnation(98), ..from },
         ] {
@@ -132,7 +132,7 @@ mod tests {
             sampled_by_application: false,
             remote_link: Default::default(),
         };
-        let from = FragmentOrigin { stage: Stage::Assemble, partition: 0, incarnation: Incarnation(1) };
+        let from = FragmentOrigin { stage: StageId::Assemble, partition: 0, incarnation: Incarnation(1) };
         let mut batch =
             FragmentBatch { origin: from, first: 10, fragments: (10..15).map(fragment).collect() };
         Traces::skip(&mut batch, 3);

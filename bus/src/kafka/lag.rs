@@ -6,7 +6,7 @@
 //! own partitions only, so the lags of all members add up to the group's lag.
 //!
 //! The member defines *processed*: an exporter after its destinations acknowledged the record, an
-//! aggregator stage after its processor applied it.
+//! aggregator stage after it applied it.
 //!
 //! A reading costs two requests a broker, whatever the number of partitions. The reader has its own
 //! client because the member may be blocked while its lag is read.

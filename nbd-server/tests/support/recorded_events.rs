@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
+use blkkin_lttng_live::trace_folder::TraceFolder;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
 use blkkin_ust_bridge::span_event::{EventOrigin, RpcSide, SpanEvent, SpanKind};
-use blkkin_ust_bridge::trace_folder::TraceFolder;
 
 use crate::lttng::Event;
 

@@ -33,10 +33,14 @@ pub(crate) fn check(types: &KernelTypes, kind: AttachKind) -> Result<(), TracerE
     evaluate(release, &required.flat_map(|probe| types.missing(probe, kind)).collect::<Vec<_>>().join(", "))
 }
 
+fn too_old(release: String, lacks: String) -> TracerError {
+    TracerError::TooOld { release, oldest: RELEASE_MIN, lacks }
+}
+
 fn evaluate(release: String, missing: &str) -> Result<(), TracerError> {
     match (is_too_old(&release), missing) {
-        (Some(true), "") => Err(TracerError::TooOld { release, lacks: String::new() }),
-        (Some(true), what) => Err(TracerError::TooOld { release, lacks: format!("; it has no {what}") }),
+        (Some(true), "") => Err(too_old(release, String::new())),
+        (Some(true), what) => Err(too_old(release, format!("; it has no {what}"))),
         (_, "") => Ok(()),
         (_, what) => Err(TracerError::MissingKernelTypes { release, what: what.to_owned() }),
     }

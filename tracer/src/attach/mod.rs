@@ -1,8 +1,7 @@
 //! Attachment of the eBPF programs: which probes exist, how this kernel lays out its data, and how
-//! each program is loaded and attached.
+//! each program is attached.
 //!
-//! *In*: a [`TracerConfig`](crate::TracerConfig), and the kernel's BTF and symbols. *Out*: an
-//! attached [`Tracer`](load::Tracer).
+//! *In*: the kernel's BTF and symbols. *Out*: where each probe can be attached, and its attachment.
 
 pub mod probes;
 pub mod tracepoint_equivalents;
@@ -12,11 +11,13 @@ pub mod kernel;
 pub mod layout;
 pub mod req_op;
 mod stacked_layouts;
-mod symbols;
+pub(crate) mod symbols;
 
 pub mod attach_probe;
 
-mod attach_point;
-pub mod load;
+pub(crate) mod attach_point;
 #[cfg(test)]
 mod stack_usage;
+
+/// Object file of the eBPF programs.
+pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use aya_obj::Object;
 
-use crate::attach::load::OBJECT;
+use crate::attach::OBJECT;
 
 const PROGRAM_MAX: i16 = 416;
 

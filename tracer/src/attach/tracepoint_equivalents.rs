@@ -123,7 +123,7 @@ pub(crate) fn function_names() -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attach::load::OBJECT;
+    use crate::attach::OBJECT;
     use crate::attach::probes::PROBES;
     use aya_obj::{Object, ProgramSection};
 

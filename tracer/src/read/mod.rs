@@ -1,6 +1,6 @@
-//! Reading of the rings: decodes records, translates them into events, and publishes batches.
+//! Reading of the rings: merges their entries, decodes records, and translates them into events.
 //!
-//! *In*: the per-CPU rings of the eBPF programs. *Out*: event batches in time order.
+//! *In*: the per-CPU rings of the eBPF programs. *Out*: events in time order.
 
 pub(crate) mod ring;
 pub mod rings;
@@ -8,4 +8,4 @@ pub mod rings;
 pub mod decode;
 pub mod translate;
 
-pub mod reader_loop;
+pub(crate) mod in_flight;

@@ -7,7 +7,6 @@ pub mod counters;
 pub(crate) mod recursion_misses;
 
 pub mod accounts;
-pub(crate) mod in_flight;
 
 pub mod persistent_counters;
 pub mod progress_map;

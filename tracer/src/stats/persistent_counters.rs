@@ -35,7 +35,6 @@ use aya::maps::{MapData, PerCpuArray};
 use blkkin_wire::crash_report::{LossReport, RecordCounts};
 use blkkin_wire::ids::StartEpoch;
 
-use crate::attach::load::Tracer;
 use crate::stats::accounts::{DecodeStats, reconcile};
 use crate::stats::counters::KernelCounters;
 use crate::stats::progress_map::{Progress, ProgressMap};
@@ -213,22 +212,6 @@ impl CrashedRunStats {
             persisted: stored.map_or(durable, |(_, total)| total).saturating_add(&acknowledged),
             unacknowledged: sent.saturating_sub(&acknowledged),
         }
-    }
-}
-
-impl Tracer {
-    /// Returns the maps to be held by a longer-lived process, and starts to record progress in
-    /// them.
-    pub fn export_counters(&mut self) -> io::Result<CounterHandles> {
-        let (map, progress) = ProgressMap::create()?;
-        let progress = Arc::new(progress);
-        self.progress = Some(Arc::clone(&progress));
-        Ok(CounterHandles {
-            epoch: self.source.epoch,
-            counters: self.counters_map.try_clone()?,
-            progress_map: map.fd().as_fd().try_clone_to_owned()?,
-            progress,
-        })
     }
 }
 

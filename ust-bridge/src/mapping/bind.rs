@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::config::{MatchValue, Rule, RuleKind, RuleSpanKind, Scope};
-use crate::ctf::metadata::EventClass;
-use crate::ctf::plan::FieldType;
 use crate::span_event::SpanKind;
+use blkkin_lttng_live::ctf::metadata::EventClass;
+use blkkin_lttng_live::ctf::plan::FieldType;
 
 /// Reason why a rule does not match a class of events.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

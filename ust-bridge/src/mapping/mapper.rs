@@ -15,9 +15,9 @@ use super::bind::{BindError, BoundRule, Condition, RuleValue, SpanSelector, bind
 use super::config::{Mapping, MatchValue, Rule, RuleKind, Scope};
 use super::generational_cache::GenerationalCache;
 use super::traceparent::{self, RemoteParent};
-use crate::ctf::plan::{Plan, Value};
-use crate::event_view::EventView;
 use crate::span_event::{EventOrigin, RpcSide, SpanEvent, SpanKind};
+use blkkin_lttng_live::ctf::plan::{Plan, Value};
+use blkkin_lttng_live::event_view::EventView;
 
 /// Maximum number of names of events without a rule.
 const UNKNOWN_NAMES_MAX: usize = 256;

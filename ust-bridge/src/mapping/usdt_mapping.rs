@@ -20,11 +20,11 @@ use serde::Deserialize;
 use super::bind::BindError;
 use super::config::{Mapping, MappingError, Rule};
 use super::mapper::{Mapper, MapperStats};
-use crate::ctf::metadata::Trace;
-use crate::ctf::packet::{Event, Items, PacketHeader};
-use crate::ctf::plan::{Item, Value};
-use crate::event_view::EventView;
 use crate::span_event::{EventOrigin, SpanEvent};
+use blkkin_lttng_live::ctf::metadata::Trace;
+use blkkin_lttng_live::ctf::packet::{Event, Items, PacketHeader};
+use blkkin_lttng_live::ctf::plan::{Item, Value};
+use blkkin_lttng_live::event_view::EventView;
 
 /// Name of the text field.
 const TEXT_FIELD: &str = "text";

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use blkkin_ust_bridge::session::lttng_command::LttngCommand;
 use blkkin_ust_bridge::session::supervisor::Relay;
 
-use super::have;
+use super::programs::have;
 
 /// Daemons and their namespace.
 pub(crate) struct Lab {

@@ -2,20 +2,10 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::print_stderr, reason = "a skipped test prints the reason")]
 
+#[path = "../../../lttng-live/tests/support/babeltrace.rs"]
 pub(crate) mod babeltrace;
 pub(crate) mod lab;
-pub(crate) mod synthetic;
+#[path = "../../../lttng-live/tests/support/programs.rs"]
+pub(crate) mod programs;
+#[path = "../../../lttng-live/tests/support/text.rs"]
 pub(crate) mod text;
-
-/// Returns true if all programs are installed; prints the first missing one.
-pub(crate) fn have(programs: &[&str]) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let there = |program: &&&str| std::env::split_paths(&path).any(|folder| folder.join(**program).is_file());
-    match programs.iter().find(|program| !there(program)) {
-        None => true,
-        Some(missing) => {
-            eprintln!("skipped: no program {missing} here");
-            false
-        }
-    }
-}

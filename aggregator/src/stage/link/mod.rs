@@ -52,35 +52,39 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::fragment::{Incarnation, Stage, TraceFragment};
+use blkkin_wire::fragment::{FragmentBatch, Incarnation, StageId, TraceFragment};
 use blkkin_wire::remote_link::{ClockShift, LinkEndpoint, RemoteLink, Reparented, RpcKey, RpcSide};
+use blkkin_wire::stage::{InputRecord, LogTime, Stage, StageOutput};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
-use super::dedup::{Dedup, SequenceTracker};
+use super::dedup::{InputCounters, SequenceTracker};
+use super::observer::Observer;
 use super::sequence::SequenceNumbers;
 use super::snapshot::{self, SnapshotError};
-use super::{LogTime, Record, StageOutput};
-use clock_bounds::{ClockBounds, Containment};
+use clock_bounds::{ClockBound, ClockBounds, Containment};
 
 /// Maximum number of waiting endpoints, about 20 MiB. Beyond it the one that has waited longest is
 /// given up.
 const WAITING_MAX: usize = 65_536;
 
 /// Configuration of the link stage.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkStageConfig {
     /// Partitions of the topic of spans.
     pub partitions: u32,
     /// Time that an endpoint waits for the other, in ms of the log's time.
     pub wait_for: u64,
+    /// Observes the estimates of two nodes' clocks.
+    #[serde(skip)]
+    pub on_clock_bound: Observer<ClockBound>,
 }
 
 impl LinkStageConfig {
     /// Creates a configuration with the default wait, the same as a server's trace waits
     /// ([`super::assemble::AssembleStageConfig::await_for`]).
     pub fn new(partitions: u32) -> Self {
-        LinkStageConfig { partitions, wait_for: 10_000 }
+        LinkStageConfig { partitions, wait_for: 10_000, on_clock_bound: Observer::default() }
     }
 }
 
@@ -110,6 +114,13 @@ pub struct LinkStats {
     pub refused: u64,
 }
 
+impl LinkStats {
+    fn input(&mut self) -> InputCounters<'_> {
+        let LinkStats { poison, ticks, duplicates, missed, .. } = self;
+        InputCounters { poison, ticks, duplicates, missed }
+    }
+}
+
 /// State of one partition of links.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LinkStage {
@@ -134,9 +145,12 @@ struct Waiting {
     endpoint: LinkEndpoint,
 }
 
-impl LinkStage {
-    /// Creates a stage that has read nothing.
-    pub fn new(incarnation: Incarnation, config: LinkStageConfig) -> Self {
+impl Stage for LinkStage {
+    const ID: StageId = StageId::Link;
+    type Config = LinkStageConfig;
+    type Error = SnapshotError;
+
+    fn new(incarnation: Incarnation, config: Self::Config) -> Self {
         LinkStage {
             incarnation: incarnation.0,
             numbers: SequenceNumbers::new(config.partitions),
@@ -152,26 +166,21 @@ impl LinkStage {
         }
     }
 
-    /// Applies the next record.
-    pub fn apply(&mut self, record: Record<'_>, out: &mut dyn StageOutput) {
+    fn restore(bytes: &[u8], config: Self::Config, incarnation: Incarnation) -> Result<Self, Self::Error> {
+        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<LinkStage>(Self::ID, bytes)?;
+        let mut stage = state;
+        if fingerprint != snapshot::fingerprint(&config) {
+            (stage.incarnation, stage.numbers) = (incarnation.0, SequenceNumbers::new(config.partitions));
+        }
+        stage.config = config;
+        Ok(stage)
+    }
+
+    fn apply(&mut self, record: InputRecord<'_>, out: &mut dyn StageOutput) {
         self.stats.records += 1;
         self.advance(record.at.unwrap_or_default());
-        let batch = match v1::decode_fragments(record.bytes) {
-            Ok(batch) => batch,
-            Err(why) => {
-                self.stats.poison += 1;
-                return out.dead_letter(why.to_string());
-            }
-        };
-        if batch.fragments.is_empty() {
-            self.stats.ticks += 1;
-            return;
-        }
-        let Dedup { duplicates, gap } =
-            self.tracker.accept(&batch.origin, batch.first, batch.fragments.len());
-        self.stats.duplicates += duplicates as u64;
-        self.stats.missed += gap;
-        for fragment in batch.fragments.into_iter().skip(duplicates) {
+        let Some(fragments) = self.tracker.receive(record.bytes, self.stats.input(), out) else { return };
+        for (_, fragment) in fragments {
             match fragment.remote_link {
                 RemoteLink::Endpoint(endpoint) => self.add_endpoint(*endpoint, out),
                 _ => self.stats.misplaced += 1,
@@ -179,6 +188,24 @@ impl LinkStage {
         }
     }
 
+    fn save(&mut self) -> Result<Vec<u8>, Self::Error> {
+        snapshot::write(Self::ID, snapshot::fingerprint(&self.config), self)
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation)
+    }
+
+    fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    fn tick() -> Vec<u8> {
+        v1::encode_fragments(&FragmentBatch::tick())
+    }
+}
+
+impl LinkStage {
     /// Advances the log's time, and gives up endpoints that waited for too long.
     pub fn advance(&mut self, at: LogTime) {
         self.now = self.now.max(at);
@@ -230,7 +257,7 @@ impl LinkStage {
         if exact {
             self.clocks.learn(client, server);
             if let Some(bound) = self.clocks.bound(client, server) {
-                out.on_clock_bound(&bound);
+                self.config.on_clock_bound.observe(&bound);
             }
         }
         let name = &endpoint.event.key.protocol;
@@ -281,39 +308,6 @@ impl LinkStage {
         }
         self.pending -= 1;
         Some(found)
-    }
-
-    /// Returns a snapshot.
-    pub fn save(&mut self) -> Result<Vec<u8>, SnapshotError> {
-        snapshot::write(Stage::Link, snapshot::fingerprint(&self.config), self)
-            .map_err(|error| SnapshotError::Corrupt(error.to_string()))
-    }
-
-    /// Restores a snapshot. Under another configuration, or of another release, the stage takes the
-    /// new `incarnation`.
-    pub fn restore(
-        bytes: &[u8],
-        config: LinkStageConfig,
-        incarnation: Incarnation,
-    ) -> Result<Self, SnapshotError> {
-        let snapshot::Snapshot { state, fingerprint } = snapshot::read::<LinkStage>(Stage::Link, bytes)?;
-        let mut stage = state;
-        if fingerprint != snapshot::fingerprint(&config) {
-            (stage.incarnation, stage.numbers) = (incarnation.0, SequenceNumbers::new(config.partitions));
-        }
-        stage.config = config;
-        Ok(stage)
-    }
-
-    /// Returns the incarnation under which fragments are numbered.
-    pub fn incarnation(&self) -> Incarnation {
-        Incarnation(self.incarnation)
-    }
-
-    /// Returns the number of waiting endpoints. While there are some and the partition is silent,
-    /// the stage needs ticks.
-    pub fn pending(&self) -> u64 {
-        self.pending
     }
 
     /// Returns the counters.

@@ -1,13 +1,14 @@
 //! Endpoints of many requests between nodes with arbitrary clocks: no wrong match, and every
 //! endpoint is counted.
 
+use std::sync::mpsc;
+
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs, WallclockNs};
-use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin};
+use blkkin_wire::fragment::FragmentOrigin;
 use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
 use blkkin_wire::remote_link::{NodeClock, RpcEndpointEvent};
 use proptest::prelude::*;
 
-use super::clock_bounds::ClockBound;
 use super::*;
 use crate::fixtures;
 
@@ -65,7 +66,7 @@ fn endpoint(n: usize, request: &Request, side: RpcSide, machine: &Machine) -> Li
 }
 
 #[derive(Default)]
-struct Output(Vec<(TraceId, Reparented)>, Vec<ClockBound>);
+struct Output(Vec<(TraceId, Reparented)>);
 
 impl StageOutput for Output {
     fn fragment(&mut self, _: u32, _: u64, fragment: TraceFragment) {
@@ -78,38 +79,37 @@ impl StageOutput for Output {
     fn dead_letter(&mut self, why: String) {
         panic!("{why}");
     }
-    fn on_clock_bound(&mut self, clocks: &ClockBound) {
-        self.1.push(*clocks);
-    }
 }
 
 fn record(first: u64, endpoints: &[LinkEndpoint]) -> Vec<u8> {
     let fragments = endpoints.iter().map(|endpoint| {
         TraceFragment::link_only(endpoint.trace, RemoteLink::Endpoint(endpoint.clone().into()))
     });
-    let from = FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(1) };
+    let from = FragmentOrigin { stage: StageId::Join, partition: 1, incarnation: Incarnation(1) };
     v1::encode_fragments(&FragmentBatch { origin: from, first, fragments: fragments.collect() })
 }
 
 /// Runs the stage over the endpoints, with a save and restore where `restored` has a bit.
 fn run(endpoints: &[LinkEndpoint], restored: u16) -> (LinkStage, Vec<(TraceId, Reparented)>) {
-    let (stage, out) = run_with_bounds(endpoints, restored);
+    let (stage, out, _) = run_with_bounds(endpoints, restored);
     (stage, out.0)
 }
 
-fn run_with_bounds(endpoints: &[LinkEndpoint], restored: u16) -> (LinkStage, Output) {
-    let config = LinkStageConfig::new(3);
+fn run_with_bounds(endpoints: &[LinkEndpoint], restored: u16) -> (LinkStage, Output, Vec<ClockBound>) {
+    let (sender, bounds) = mpsc::channel();
+    let on_clock_bound = Observer::new(move |bound| sender.send(*bound).unwrap());
+    let config = LinkStageConfig { on_clock_bound, ..LinkStageConfig::new(3) };
     let (mut stage, mut out) = (LinkStage::new(Incarnation(1), config.clone()), Output::default());
     for (n, some) in endpoints.chunks(7).enumerate() {
         let bytes = record(n as u64 * 7, some);
-        stage.apply(Record { at: Some(LogTime(1_000 + n as u64)), bytes: &bytes }, &mut out);
+        stage.apply(InputRecord { at: Some(LogTime(1_000 + n as u64)), bytes: &bytes }, &mut out);
         if restored >> (n % 16) & 1 == 1 {
             stage = LinkStage::restore(&stage.save().unwrap(), config.clone(), Incarnation(2)).unwrap();
         }
         let stats = stage.stats();
         assert_eq!(stats.received, stats.matched + stats.unmatched + stats.refused + stage.pending());
     }
-    (stage, out)
+    (stage, out, bounds.try_iter().collect())
 }
 
 fn machine(node: u128) -> impl Strategy<Value = Machine> {
@@ -157,7 +157,7 @@ proptest! {
         }
         endpoints.sort_by_key(|(time, _)| *time);
         let endpoints: Vec<_> = endpoints.into_iter().map(|(_, endpoint)| endpoint).collect();
-        let (stage, Output(reparented, bounds)) = run_with_bounds(&endpoints, restored);
+        let (stage, Output(reparented), bounds) = run_with_bounds(&endpoints, restored);
         prop_assert_eq!(reparented.len() as u64 * 2, stage.stats().matched);
         for (trace, target) in &reparented {
             let n = trace.0 as u64 as usize;
@@ -326,8 +326,8 @@ fn an_endpoint_times_out_and_a_repeated_cookie_without_known_clocks_does_not_mat
     assert_eq!((reparented.len(), stage.pending()), (0, 2));
     let tick = v1::encode_fragments(&FragmentBatch::tick());
     let mut out = Output::default();
-    stage.apply(Record { at: Some(LogTime(11_000)), bytes: &tick }, &mut out);
+    stage.apply(InputRecord { at: Some(LogTime(11_000)), bytes: &tick }, &mut out);
     assert_eq!((stage.pending(), stage.stats().unmatched), (2, 0));
-    stage.apply(Record { at: Some(LogTime(11_001)), bytes: &tick }, &mut out);
+    stage.apply(InputRecord { at: Some(LogTime(11_001)), bytes: &tick }, &mut out);
     assert_eq!((stage.pending(), stage.stats().unmatched, stage.stats().ticks), (0, 2, 2));
 }

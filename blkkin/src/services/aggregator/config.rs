@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use blkkin_aggregator::stage::sampling::SamplingRules;
 use blkkin_bus::kafka::Group;
-use blkkin_bus::kafka::stage::StageConfig;
+use blkkin_bus::kafka::stage::RunnerConfig;
 
 use crate::cli::{AggregatorArgs, units};
 use crate::error::CliError;
@@ -51,8 +51,8 @@ impl AggregatorConfig {
     }
 
     /// Returns the runner configuration of a stage.
-    pub(super) fn stage(&self, [input, output, side_output]: [&str; 3], group: &str) -> StageConfig {
-        StageConfig {
+    pub(super) fn runner(&self, [input, output, side_output]: [&str; 3], group: &str) -> RunnerConfig {
+        RunnerConfig {
             input: input.to_owned(),
             output: output.to_owned(),
             side_output: side_output.to_owned(),

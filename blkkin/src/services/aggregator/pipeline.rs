@@ -6,14 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::stage::{StageConfig, StageOutcome, StageProcessorFactory, StageRunner};
+use blkkin_aggregator::stage::assemble::AssembleStage;
+use blkkin_aggregator::stage::join::JoinStage;
+use blkkin_aggregator::stage::link::LinkStage;
+use blkkin_bus::kafka::stage::{RunnerConfig, StageOutcome, StageRunner};
 use blkkin_bus::kafka::{DEAD, EVENTS, KafkaError, LINKS, SPANS, STATE, Settings, TRACES};
 use blkkin_tracer::StopSignal;
+use blkkin_wire::stage::Stage;
 use tracing::{info, warn};
 
 use super::metrics::AggregatorMetrics;
 use super::shutdown;
-use super::stages::{AssemblePartition, JoinPartition, LinkPartition};
 use crate::control::{ControlEvent, ControlReceiver, ExitNotifier};
 use crate::error::{CliError, Status, cannot_spawn, panicked};
 use crate::service::{ClusterWait, kafka};
@@ -80,14 +83,14 @@ pub(super) fn millis(time: Duration) -> u64 {
 }
 
 /// The thread of a stage.
-type Running<M> = JoinHandle<Result<StageOutcome<M>, KafkaError>>;
+type Running<S> = JoinHandle<Result<StageOutcome<S>, KafkaError>>;
 
 /// The running stages of this member.
 #[derive(Default)]
 pub(super) struct RunningStages {
-    pub(super) join: Option<Running<JoinPartition>>,
-    pub(super) link: Option<Running<LinkPartition>>,
-    pub(super) assemble: Option<Running<AssemblePartition>>,
+    pub(super) join: Option<Running<JoinStage>>,
+    pub(super) link: Option<Running<LinkStage>>,
+    pub(super) assemble: Option<Running<AssembleStage>>,
 }
 
 impl RunningStages {
@@ -110,7 +113,7 @@ impl RunningStages {
         }
         if let Some(Ok(link)) = &link {
             // Most clusters have no requests between nodes.
-            if link.processors.values().any(|partition| partition.0.stats().records > 0) {
+            if link.stages.values().any(|stage| stage.stats().records > 0) {
                 info!(stage = "link", "{}", shutdown::link(link));
             }
             report_unsaved("link", link.saved);
@@ -127,17 +130,17 @@ impl RunningStages {
 }
 
 /// Starts the thread of a stage.
-pub(super) fn start<F>(
+pub(super) fn start<S>(
     name: &str,
     settings: &Settings,
-    (config, factory): (StageConfig, F),
+    (config, stage_config): (RunnerConfig, S::Config),
     stop: &StopSignal,
     control: &ControlReceiver,
     metrics: &AggregatorMetrics,
-) -> Result<Running<F::Processor>, CliError>
+) -> Result<Running<S>, CliError>
 where
-    F: StageProcessorFactory + Send + 'static,
-    F::Processor: Send,
+    S: Stage + Send + 'static,
+    S::Config: Send,
 {
     let (settings, stop) = (settings.clone(), stop.clone());
     let (notifier, remarks, stage) = (ExitNotifier(control.sender()), control.sender(), name.to_owned());
@@ -145,7 +148,7 @@ where
     let run = move || {
         // Dropped last, also on a panic: the main thread must learn of the end.
         let _notifier = notifier;
-        let mut runner = StageRunner::join(&settings, config, factory)?;
+        let mut runner = StageRunner::join(&settings, config, stage_config)?;
         if let Some(gauge) = &gauge {
             runner = runner.with_progress(&gauge.lag.progress);
         }
@@ -163,7 +166,7 @@ where
         .map_err(|error| cannot_spawn("cannot start the aggregator", &error))
 }
 
-fn wait<M>(stage: &str, running: Running<M>) -> Result<StageOutcome<M>, CliError> {
+fn wait<S>(stage: &str, running: Running<S>) -> Result<StageOutcome<S>, CliError> {
     running.join().map_err(|panic| panicked(stage, &*panic))?.map_err(kafka_failed)
 }
 

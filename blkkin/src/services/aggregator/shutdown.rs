@@ -6,12 +6,11 @@ use blkkin_aggregator::stage::assemble::AssembleStage;
 use blkkin_aggregator::stage::join::JoinStage;
 use blkkin_aggregator::stage::link::LinkStage;
 use blkkin_bus::kafka::stage::StageOutcome;
-
-use super::stages::{AssemblePartition, JoinPartition, LinkPartition};
+use blkkin_wire::stage::Stage;
 
 /// Returns the summary line of the join stage.
-pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
-    let stages = || outcome.processors.values().map(|partition| &partition.0);
+pub(super) fn join(outcome: &StageOutcome<JoinStage>) -> String {
+    let stages = || outcome.stages.values();
     let events = |count: fn(&EventStats) -> u64| -> u64 {
         stages().map(JoinStage::join_stats).flat_map(kinds).map(count).sum()
     };
@@ -19,7 +18,7 @@ pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
     let sum = |count: fn(&JoinStage) -> u64| -> u64 { stages().map(count).sum() };
     let mut line = format!(
         "join: {} partitions, {} events = {} joined + {} late + {} orphaned + {} pending; {} names; {} fragments of {} spans written",
-        outcome.processors.len(),
+        outcome.stages.len(),
         events(|account| account.received),
         events(|account| account.joined),
         events(|account| account.late),
@@ -62,13 +61,11 @@ pub(super) fn join(outcome: &StageOutcome<JoinPartition>) -> String {
 }
 
 /// Returns the summary line of the link stage.
-pub(super) fn link(outcome: &StageOutcome<LinkPartition>) -> String {
-    let sum = |count: fn(&LinkStage) -> u64| -> u64 {
-        outcome.processors.values().map(|partition| count(&partition.0)).sum()
-    };
+pub(super) fn link(outcome: &StageOutcome<LinkStage>) -> String {
+    let sum = |count: fn(&LinkStage) -> u64| -> u64 { outcome.stages.values().map(count).sum() };
     let mut line = format!(
         "link: {} partitions, {} RPC endpoints = {} matched + {} unmatched + {} refused + {} pending",
-        outcome.processors.len(),
+        outcome.stages.len(),
         sum(|stage| stage.stats().received),
         sum(|stage| stage.stats().matched),
         sum(|stage| stage.stats().unmatched),
@@ -84,13 +81,11 @@ pub(super) fn link(outcome: &StageOutcome<LinkPartition>) -> String {
 }
 
 /// Returns the summary line of the assemble stage.
-pub(super) fn assemble(outcome: &StageOutcome<AssemblePartition>) -> String {
-    let sum = |count: fn(&AssembleStage) -> u64| -> u64 {
-        outcome.processors.values().map(|partition| count(&partition.0)).sum()
-    };
+pub(super) fn assemble(outcome: &StageOutcome<AssembleStage>) -> String {
+    let sum = |count: fn(&AssembleStage) -> u64| -> u64 { outcome.stages.values().map(count).sum() };
     let mut line = format!(
         "assemble: {} partitions, {} fragments = {} sampled + {} dropped by sampling; {} spans written",
-        outcome.processors.len(),
+        outcome.stages.len(),
         sum(|stage| stage.stats().received),
         sum(|stage| stage.stats().sampled),
         sum(|stage| stage.stats().dropped),

@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
     use blkkin_wire::clock::{DurationNs, WallclockNs};
-    use blkkin_wire::fragment::{Incarnation, Stage};
+    use blkkin_wire::fragment::{Incarnation, StageId};
     use blkkin_wire::ids::SpanId;
     use blkkin_wire::span::SpanKind;
 
@@ -159,7 +159,7 @@ mod tests {
             sampled_by_application: false,
             remote_link: RemoteLink::None,
         };
-        let from = FragmentOrigin { stage: Stage::Assemble, partition: 3, incarnation: Incarnation(0xab) };
+        let from = FragmentOrigin { stage: StageId::Assemble, partition: 3, incarnation: Incarnation(0xab) };
         let fragments = vec![
             piece(vec![span(1, Some(2)), span(2, None)], sampled),
             piece(vec![span(3, Some(2))], None),

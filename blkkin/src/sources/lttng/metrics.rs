@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use blkkin_lttng_live::live::reader::ReaderStats;
 use blkkin_ust_bridge::correlate::CorrelationStats;
-use blkkin_ust_bridge::live::reader::ReaderStats;
 use tracing::warn;
 
 use crate::service::{MetricFamily, MetricKind};

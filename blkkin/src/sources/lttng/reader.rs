@@ -9,12 +9,12 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
+use blkkin_lttng_live::event_view::{EventView, Gap};
+use blkkin_lttng_live::live::follow::{Follower, Step};
+use blkkin_lttng_live::live::reader::ReaderStats;
 use blkkin_tracer::StopSignal;
 use blkkin_ust_bridge::correlate::{ThreadExit, Update};
 use blkkin_ust_bridge::daemon_spans::{DaemonSpanStats, DaemonSpans};
-use blkkin_ust_bridge::event_view::{EventView, Gap};
-use blkkin_ust_bridge::live::follow::{Follower, Step};
-use blkkin_ust_bridge::live::reader::ReaderStats;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
 use blkkin_wire::clock::MonotonicNs;

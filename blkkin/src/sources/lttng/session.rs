@@ -4,8 +4,8 @@
 //! parts end with it: first the session, then the daemons that it started, then the folder of its
 //! own relay.
 
-use blkkin_ust_bridge::live::follow::{Follower, Target};
-use blkkin_ust_bridge::live::reader::Settings;
+use blkkin_lttng_live::live::follow::{Follower, Target};
+use blkkin_lttng_live::live::reader::Settings;
 use blkkin_ust_bridge::session::lttng_command::{LttngCommand, LttngError};
 use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons as Servers;
 use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};

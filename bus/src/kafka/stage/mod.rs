@@ -1,14 +1,14 @@
-//! Runs a stage processor over each partition of a topic, as a consumer group whose members may
-//! fail at any moment.
+//! Runs a [`Stage`](blkkin_wire::stage::Stage) over each partition of a topic, as a consumer group
+//! whose members may fail at any moment.
 //!
 //! ```text
-//! input ─ Member ─ StageProcessor (one a partition) ─ RecordBatcher ─ numbered fragments ─► output
+//! input ─ Member ─ Stage (one a partition) ─ RecordBatcher ─ numbered fragments ─► output
 //!            │          └─ state, in chunks ─► blkkin.state
 //!            └─ commit: offset + reference to the state at that offset
 //! ```
 //!
-//! *In*: records of the assigned partitions. *Out*: the processors' output, and their states.
-//! *Invariant*: a commit is an offset *and* the processor's state at that offset, and all output
+//! *In*: records of the assigned partitions. *Out*: the stages' output, and their states.
+//! *Invariant*: a commit is an offset *and* the stage's state at that offset, and all output
 //! before it is acknowledged by all in-sync replicas. A crash therefore repeats output under the
 //! same numbers and loses none. No output has an incarnation that is not committed.
 //!
@@ -42,51 +42,14 @@ mod runner;
 mod state_ref;
 mod state_store;
 
-use blkkin_wire::fragment::{Incarnation, Stage};
+use blkkin_wire::fragment::StageId;
 
-pub use record_batcher::RecordBatcher;
-pub use runner::{StageConfig, StageOutcome, StageRunner};
+pub use runner::{RunnerConfig, StageOutcome, StageRunner};
 
-/// A record of the input partition.
-#[derive(Clone, Copy, Debug)]
-pub struct InputRecord<'a> {
-    /// Timestamp of the record, in ms since the Unix epoch.
-    pub at_ms: Option<u64>,
-    /// Payload.
-    pub bytes: &'a [u8],
-}
-
-/// Deterministic processor: the same records give the same fragments with the same numbers.
-pub trait StageProcessor {
-    /// Processes the next record.
-    fn apply(&mut self, entry: InputRecord<'_>, out: &mut RecordBatcher);
-    /// Serialises the whole state, or returns why it cannot.
-    fn save(&mut self) -> Result<Vec<u8>, String>;
-    /// Returns the incarnation under which its fragments are numbered.
-    fn epoch(&self) -> Incarnation;
-    /// Returns whether the processor waits for a time that only records advance.
-    fn needs_ticks(&self) -> bool;
-}
-
-/// Creates processors.
-pub trait StageProcessorFactory {
-    /// Type of processor.
-    type Processor: StageProcessor;
-    /// Returns the stage that the processors run.
-    fn stage(&self) -> Stage;
-    /// Creates a processor with an empty state.
-    fn create(&self, epoch: Incarnation) -> Self::Processor;
-    /// Restores a saved processor. If it was saved under another configuration it takes `epoch` as
-    /// its new incarnation. Fails if the bytes are no state.
-    fn restore(&self, bytes: &[u8], epoch: Incarnation) -> Result<Self::Processor, String>;
-    /// Returns a tick, a record that only advances time; none if the processors never wait.
-    fn tick(&self) -> Option<Vec<u8>>;
-}
-
-fn stage_name(stage: Stage) -> &'static str {
+fn stage_name(stage: StageId) -> &'static str {
     match stage {
-        Stage::Join => "join",
-        Stage::Assemble => "assemble",
-        Stage::Link => "meet",
+        StageId::Join => "join",
+        StageId::Assemble => "assemble",
+        StageId::Link => "meet",
     }
 }

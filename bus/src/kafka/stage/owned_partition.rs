@@ -1,22 +1,22 @@
 //! Partition that is assigned to this member.
 //!
-//! *In*: the partition's records. *Out*: the processor's output in a batcher, and when a save is
-//! due. *Invariant*: `next` is the offset behind the last record that the processor applied.
+//! *In*: the partition's records. *Out*: the stage's output in a batcher, and when a save is
+//! due. *Invariant*: `next` is the offset behind the last record that the stage applied.
 
 use std::time::{Duration, Instant};
 
-use blkkin_wire::fragment::{FragmentOrigin, Stage};
+use blkkin_wire::fragment::FragmentOrigin;
+use blkkin_wire::stage::{InputRecord, Stage};
 
 use super::record_batcher::RecordBatcher;
 use super::state_ref::StateSlot;
-use super::{InputRecord, StageProcessor};
 
 /// Longest interval between two saved states while records are read.
 const SAVE_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// Processor, offset and saved state of a partition.
-pub(super) struct OwnedPartition<M> {
-    pub(super) processor: M,
+/// Stage, offset and saved state of a partition.
+pub(super) struct OwnedPartition<S> {
+    pub(super) stage: S,
     pub(super) batcher: RecordBatcher,
     pub(super) partition: i32,
     /// Offset of the next record.
@@ -41,21 +41,15 @@ struct Saved {
     read: u64,
 }
 
-impl<M: StageProcessor> OwnedPartition<M> {
+impl<S: Stage> OwnedPartition<S> {
     /// Creates a partition whose last state is that at `next`. No output record is longer than
     /// `bytes_max`.
-    pub(super) fn new(
-        processor: M,
-        stage: Stage,
-        partition: i32,
-        next: i64,
-        writer: u64,
-        bytes_max: usize,
-    ) -> Self {
-        let from = FragmentOrigin { stage, partition: partition as u32, incarnation: processor.epoch() };
+    pub(super) fn new(stage: S, partition: i32, next: i64, writer: u64, bytes_max: usize) -> Self {
+        let from =
+            FragmentOrigin { stage: S::ID, partition: partition as u32, incarnation: stage.incarnation() };
         let now = Instant::now();
         OwnedPartition {
-            processor,
+            stage,
             batcher: RecordBatcher::new(from, bytes_max),
             partition,
             next,
@@ -68,13 +62,13 @@ impl<M: StageProcessor> OwnedPartition<M> {
         }
     }
 
-    /// Passes the record at `offset` to the processor.
+    /// Passes the record at `offset` to the stage.
     pub(super) fn apply(&mut self, offset: i64, entry: InputRecord<'_>, now: Instant) {
         self.expired += u64::try_from(offset - self.next).unwrap_or(0);
         self.next = offset + 1;
         self.last_input = now;
         self.saved.read += entry.bytes.len() as u64;
-        self.processor.apply(entry, &mut self.batcher);
+        self.stage.apply(entry, &mut self.batcher);
     }
 
     /// Returns the slot for the next state.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use blkkin_wire::fragment::{FragmentOrigin, TraceFragment};
+use blkkin_wire::stage::StageOutput;
 use blkkin_wire::v1::{FragmentCount, FragmentWriter};
 
 /// Number of spans in a record: about 300 KiB before compression.
@@ -15,9 +16,9 @@ const SPANS_MAX: usize = 2_000;
 /// Longest time that a fragment waits for others, equal to an event's in an agent.
 pub(super) const AGE_MAX: Duration = Duration::from_millis(75);
 
-/// Output of a processor that is not sent yet.
+/// Output of a stage that is not sent yet.
 #[derive(Debug)]
-pub struct RecordBatcher {
+pub(super) struct RecordBatcher {
     from: FragmentOrigin,
     open: BTreeMap<(OutputTopic, u32), FragmentWriter>,
     /// Records that wait for room in the producer's queue, in order.
@@ -66,6 +67,20 @@ impl BatchedRecord {
     }
 }
 
+impl StageOutput for RecordBatcher {
+    fn fragment(&mut self, partition: u32, number: u64, fragment: TraceFragment) {
+        self.push((OutputTopic::Main, partition), number, fragment);
+    }
+
+    fn side_output(&mut self, partition: u32, number: u64, fragment: TraceFragment) {
+        self.push((OutputTopic::Side, partition), number, fragment);
+    }
+
+    fn dead_letter(&mut self, why: String) {
+        self.rejection = Some(why);
+    }
+}
+
 impl RecordBatcher {
     pub(super) fn new(from: FragmentOrigin, bytes_max: usize) -> RecordBatcher {
         RecordBatcher {
@@ -78,19 +93,9 @@ impl RecordBatcher {
         }
     }
 
-    /// Adds a fragment with its number in this partition.
-    pub fn push(&mut self, partition: u32, number: u64, fragment: TraceFragment) {
-        self.push_to((OutputTopic::Main, partition), number, fragment);
-    }
-
-    /// Adds a fragment to the side output.
-    pub fn push_side(&mut self, partition: u32, number: u64, fragment: TraceFragment) {
-        self.push_to((OutputTopic::Side, partition), number, fragment);
-    }
-
     /// Encodes a fragment at once and drops it, so its memory is reused while it is in the
     /// processor's cache.
-    fn push_to(&mut self, target: (OutputTopic, u32), number: u64, fragment: TraceFragment) {
+    fn push(&mut self, target: (OutputTopic, u32), number: u64, fragment: TraceFragment) {
         let (from, bytes_max) = (self.from, self.bytes_max);
         let begin = || FragmentWriter::begin(from, number);
         let record = self.open.entry(target).or_insert_with(begin);
@@ -113,11 +118,6 @@ impl RecordBatcher {
                 record
             });
         }
-    }
-
-    /// Rejects the current input record, with the reason.
-    pub fn reject_input(&mut self, why: String) {
-        self.rejection = Some(why);
     }
 
     /// Takes the reason why the last input record was rejected.
@@ -156,7 +156,7 @@ impl RecordBatcher {
 mod tests {
     use super::*;
     use blkkin_wire::clock::{DurationNs, WallclockNs};
-    use blkkin_wire::fragment::{FragmentKind, Incarnation, Stage};
+    use blkkin_wire::fragment::{FragmentKind, Incarnation, StageId};
     use blkkin_wire::ids::{SpanId, TraceId};
     use blkkin_wire::remote_link::RemoteLink;
     use blkkin_wire::span::{Span, SpanKind};
@@ -196,13 +196,13 @@ mod tests {
 
     #[test]
     fn records_are_filled_up_to_the_limit_and_an_oversize_fragment_has_no_spans() {
-        let from = FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(2) };
+        let from = FragmentOrigin { stage: StageId::Join, partition: 1, incarnation: Incarnation(2) };
         let with_span =
             |n: u64, bytes: usize| TraceFragment { spans: vec![span(format!("{n:0bytes$}"))], ..fragment(n) };
         let mut batcher = RecordBatcher::new(from, 5_000);
         let lengths = [900, 900, 900, 900, 900, 900, 4_500, 100, 6_000, 100];
         for (n, bytes) in (0..).zip(lengths) {
-            batcher.push(0, n, with_span(n, bytes));
+            batcher.fragment(0, n, with_span(n, bytes));
         }
         batcher.flush();
         let mut next = 0;
@@ -226,14 +226,14 @@ mod tests {
     #[test]
     fn each_fragment_is_in_one_record_under_its_number_for_any_boundaries() {
         let mut batcher = RecordBatcher::new(
-            FragmentOrigin { stage: Stage::Join, partition: 1, incarnation: Incarnation(2) },
+            FragmentOrigin { stage: StageId::Join, partition: 1, incarnation: Incarnation(2) },
             BYTES_MAX,
         );
         let start = Instant::now();
         let (mut records, mut next) = (Vec::new(), [100_u64, 200]);
         for n in 0..50 {
             let partition = n % 3 % 2;
-            batcher.push(partition, next[partition as usize], fragment(n.into()));
+            batcher.fragment(partition, next[partition as usize], fragment(n.into()));
             next[partition as usize] += 1;
             batcher.flush_due(start + AGE_MAX * n / 7);
             records.extend(std::mem::take(&mut batcher.ready));

@@ -1,12 +1,13 @@
 //! Run loop of a stage on one thread: receive, apply, send, save.
 //!
-//! *In*: events of the group member. *Out*: records of the processors, their saved states, and
+//! *In*: events of the group member. *Out*: records of the stages, their saved states, and
 //! ticks. *Invariant*: while the output's queue is full, or a save waits for the cluster, no record
 //! is received.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use blkkin_wire::stage::{InputRecord, LogTime, Stage};
 use rdkafka::Message;
 use rdkafka::message::OwnedMessage;
 
@@ -16,7 +17,6 @@ use super::member::{Member, MemberEvent};
 use super::output::{OutgoingRecord, Output};
 use super::owned_partition::OwnedPartition;
 use super::record_batcher::AGE_MAX;
-use super::{InputRecord, StageProcessor, StageProcessorFactory};
 
 mod assign;
 mod save;
@@ -34,9 +34,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Pause between two checks for shutdown.
 const STOP_POLL: Duration = Duration::from_millis(200);
 
-/// Configuration of a stage.
+/// Configuration of a stage's runner.
 #[derive(Clone, Debug)]
-pub struct StageConfig {
+pub struct RunnerConfig {
     /// Input topic.
     pub input: String,
     /// Main output topic.
@@ -48,7 +48,7 @@ pub struct StageConfig {
     pub group: Group,
     /// Shortest interval between two saved states.
     pub save_every: Duration,
-    /// Time without input after which a waiting processor gets a tick.
+    /// Time without input after which a waiting stage gets a tick.
     pub tick_after: Duration,
     /// True if a partition without a usable state starts from an empty one instead of failing.
     pub forget: bool,
@@ -56,9 +56,9 @@ pub struct StageConfig {
 
 /// Result of a stage that has stopped.
 #[derive(Debug)]
-pub struct StageOutcome<M> {
-    /// Processors by partition.
-    pub processors: BTreeMap<i32, M>,
+pub struct StageOutcome<S> {
+    /// Stages by partition.
+    pub stages: BTreeMap<i32, S>,
     /// True if saved states cover all received records; the rest is received again.
     pub saved: bool,
     /// Input records that retention deleted before they were read.
@@ -70,15 +70,15 @@ pub struct StageOutcome<M> {
 }
 
 /// Running stage.
-pub struct StageRunner<F: StageProcessorFactory> {
-    processors: F,
-    config: StageConfig,
+pub struct StageRunner<S: Stage> {
+    config: RunnerConfig,
+    stage_config: S::Config,
     settings: Settings,
     /// `None` while the member rejoins: its old membership has to end first.
     member: Option<Member>,
     last_logged: String,
     output: Output,
-    owned: BTreeMap<i32, OwnedPartition<F::Processor>>,
+    owned: BTreeMap<i32, OwnedPartition<S>>,
     state_partitions: i32,
     /// Time of the last saved state.
     last_save: Instant,
@@ -90,17 +90,21 @@ pub struct StageRunner<F: StageProcessorFactory> {
     progress: Progress,
 }
 
-impl<F: StageProcessorFactory> StageRunner<F> {
+impl<S: Stage> StageRunner<S> {
     /// Joins the group. The topics exist.
-    pub fn join(settings: &Settings, config: StageConfig, processors: F) -> Result<Self, KafkaError> {
+    pub fn join(
+        settings: &Settings,
+        config: RunnerConfig,
+        stage_config: S::Config,
+    ) -> Result<Self, KafkaError> {
         let state_partitions = i32::try_from(settings.partitions(STATE)?).unwrap_or(i32::MAX);
         let member = Some(Member::join(settings, &config.group, &config.input)?);
         let output = Output::new(settings)?;
         let settings = settings.clone();
         let owned = BTreeMap::new();
         Ok(StageRunner {
-            processors,
             config,
+            stage_config,
             settings,
             member,
             last_logged: String::new(),
@@ -125,7 +129,7 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         mut self,
         stop: impl Fn() -> bool,
         log: impl Fn(String),
-    ) -> Result<StageOutcome<F::Processor>, KafkaError> {
+    ) -> Result<StageOutcome<S>, KafkaError> {
         while !stop() {
             match self.member()?.next(self.pause())? {
                 MemberEvent::Record(message) => self.record(&message)?,
@@ -149,8 +153,8 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         let saved = self.save(&all, SHUTDOWN_TIMEOUT)?;
         let StageRunner { owned, output, oversize, expired, .. } = self;
         let expired = expired + owned.values().map(|owned| owned.expired).sum::<u64>();
-        let processors = owned.into_iter().map(|(partition, owned)| (partition, owned.processor)).collect();
-        Ok(StageOutcome { processors, saved, expired, oversize, delivered: output.delivered() })
+        let stages = owned.into_iter().map(|(partition, owned)| (partition, owned.stage)).collect();
+        Ok(StageOutcome { stages, saved, expired, oversize, delivered: output.delivered() })
     }
 
     /// Returns the time until something is due.
@@ -165,9 +169,9 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         if offset < owned.next {
             return Ok(());
         }
-        let at_ms = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok());
+        let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok()).map(LogTime);
         let bytes = message.payload().unwrap_or_default();
-        owned.apply(offset, InputRecord { at_ms, bytes }, Instant::now());
+        owned.apply(offset, InputRecord { at, bytes }, Instant::now());
         self.progress.set(partition, Some(owned.next));
         if let Some(why) = owned.batcher.take_rejection() {
             let headers = [
@@ -234,16 +238,16 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         Ok(())
     }
 
-    /// Appends a tick for each partition whose processor waits for a time and has no input.
+    /// Appends a tick for each partition whose stage waits for a time and has no input.
     fn tick_due(&mut self, now: Instant) -> Result<(), KafkaError> {
-        let is_idle = |owned: &OwnedPartition<F::Processor>| {
+        let is_idle = |owned: &OwnedPartition<S>| {
             now.saturating_duration_since(owned.last_input) >= self.config.tick_after
         };
         if !self.output.is_idle() || !self.owned.values().any(is_idle) {
             return Ok(());
         }
-        let Some(tick) = self.processors.tick() else { return Ok(()) };
-        for owned in self.owned.values_mut().filter(|owned| owned.processor.needs_ticks()) {
+        let tick = S::tick();
+        for owned in self.owned.values_mut().filter(|owned| owned.stage.pending() > 0) {
             if now.saturating_duration_since(owned.last_input) < self.config.tick_after {
                 continue;
             }

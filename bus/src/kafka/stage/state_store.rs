@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use blkkin_wire::fragment::Stage;
+use blkkin_wire::fragment::StageId;
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError as Driver;
@@ -28,7 +28,7 @@ const CHUNK: usize = 512 << 10;
 /// Store of one partition's states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateStore {
-    pub(super) stage: Stage,
+    pub(super) stage: StageId,
     /// Partition of the stage's input.
     pub(super) partition: i32,
     /// Number of partitions of the state topic.

@@ -20,7 +20,6 @@
 //! lack semaphores, without which PostgreSQL's probes never fire.
 
 pub mod arguments;
-mod attach;
 pub mod events;
 pub mod overhead;
 pub mod stapsdt_notes;

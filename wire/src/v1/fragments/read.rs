@@ -13,7 +13,7 @@ use super::{
 };
 use crate::clock::{DurationNs, WallclockNs};
 use crate::fragment::{
-    FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Sampled, Stage, TraceFragment,
+    FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Sampled, StageId, TraceFragment,
 };
 use crate::ids::{SpanId, TraceId};
 use crate::remote_link::RemoteLink;
@@ -35,9 +35,9 @@ pub fn decode_fragments(bytes: &[u8]) -> Result<FragmentBatch, Malformed> {
         return Err(Malformed::Version(message.version));
     }
     let stage = match message::Stage::try_from(message.stage) {
-        Ok(message::Stage::Join) => Stage::Join,
-        Ok(message::Stage::Assemble) => Stage::Assemble,
-        Ok(message::Stage::Link) => Stage::Link,
+        Ok(message::Stage::Join) => StageId::Join,
+        Ok(message::Stage::Assemble) => StageId::Assemble,
+        Ok(message::Stage::Link) => StageId::Link,
         Ok(message::Stage::Unspecified) | Err(_) => {
             return Err(Malformed::Value { column: "FragmentBatch.stage", value: message.stage as u64 });
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use crate::fragment::{
-    FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Sampled, Stage, TraceFragment,
+    FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Sampled, StageId, TraceFragment,
 };
 use crate::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
 use crate::remote_link::{
@@ -121,7 +121,7 @@ prop_compose! {
 
 prop_compose! {
     fn batch()(stage in 0..3_usize, partition: u32, epoch: u64, first: u64, fragments in vec(fragment(), 0..8)) -> FragmentBatch {
-        let stage = [Stage::Join, Stage::Assemble, Stage::Link][stage];
+        let stage = [StageId::Join, StageId::Assemble, StageId::Link][stage];
         FragmentBatch { origin: FragmentOrigin { stage, partition, incarnation: Incarnation(epoch) }, first, fragments }
     }
 }
@@ -221,7 +221,7 @@ fn sample_batch() -> FragmentBatch {
     let other = TraceId(0x1f83_d9ab_fb41_bd6b);
     FragmentBatch {
         origin: FragmentOrigin {
-            stage: Stage::Assemble,
+            stage: StageId::Assemble,
             partition: 11,
             incarnation: Incarnation(0xfeed_f00d_dead_beef),
         },
@@ -304,7 +304,7 @@ fn sample_links() -> FragmentBatch {
         clock: ClockShift { shift: -1_234_567, error: DurationNs(25_000) },
     };
     FragmentBatch {
-        origin: FragmentOrigin { stage: Stage::Link, partition: 3, incarnation: Incarnation(5) },
+        origin: FragmentOrigin { stage: StageId::Link, partition: 3, incarnation: Incarnation(5) },
         first: 9,
         fragments: vec![
             fragment(

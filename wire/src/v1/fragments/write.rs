@@ -9,7 +9,7 @@ use super::{
     CHILD, COMPLETE, ENDPOINT, ERROR, FORWARDED, LATE, OTHER_TRACE, PARENT_ID, PARENT_INDEX, PENDING_PARENT,
     REMOTE, REPARENTED, ROOT, SAMPLED, SAMPLED_BY_APPLICATION,
 };
-use crate::fragment::{FragmentBatch, FragmentKind, FragmentOrigin, Stage, TraceFragment};
+use crate::fragment::{FragmentBatch, FragmentKind, FragmentOrigin, StageId, TraceFragment};
 use crate::ids::SpanId;
 use crate::remote_link::RemoteLink;
 use crate::span::{Span, SpanKind, TagValue};
@@ -164,9 +164,9 @@ impl FragmentWriter {
         let header = message::FragmentBatchHeader {
             version: VERSION,
             stage: match self.from.stage {
-                Stage::Join => message::Stage::Join,
-                Stage::Assemble => message::Stage::Assemble,
-                Stage::Link => message::Stage::Link,
+                StageId::Join => message::Stage::Join,
+                StageId::Assemble => message::Stage::Assemble,
+                StageId::Link => message::Stage::Link,
             }
             .into(),
             partition: self.from.partition,

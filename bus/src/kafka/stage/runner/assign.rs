@@ -1,16 +1,16 @@
 //! Assignment and revocation of partitions, with their states.
 //!
-//! *In*: partitions from the group. *Out*: a processor for each, restored from its committed state
-//! or empty. *Invariant*: a processor's incarnation is committed before its first output.
+//! *In*: partitions from the group. *Out*: a stage for each, restored from its committed state
+//! or empty. *Invariant*: a stage's incarnation is committed before its first output.
 
 use blkkin_wire::fragment::Incarnation;
+use blkkin_wire::stage::Stage;
 use uuid::Uuid;
 
 use super::super::super::KafkaError;
 use super::super::member::Committed;
 use super::super::owned_partition::OwnedPartition;
 use super::super::state_ref::StateRef;
-use super::super::{StageProcessor, StageProcessorFactory};
 use super::{ACK_TIMEOUT, RETRY_PAUSE, SHUTDOWN_TIMEOUT, StageRunner};
 
 /// Reason why partitions could not be assigned.
@@ -27,7 +27,7 @@ impl From<KafkaError> for AssignError {
     }
 }
 
-impl<F: StageProcessorFactory> StageRunner<F> {
+impl<S: Stage> StageRunner<S> {
     /// Handles an assignment: restores each partition's state, or starts an empty one.
     pub(super) fn assign(
         &mut self,
@@ -78,35 +78,37 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         Ok(self.member()?.assign(&from)?)
     }
 
-    /// Starts an empty processor; its incarnation is committed before its first output.
+    /// Starts an empty stage; its incarnation is committed before its first output.
     pub(super) fn start_partition(
         &mut self,
         partition: i32,
         next: Option<i64>,
-    ) -> Result<OwnedPartition<F::Processor>, AssignError> {
+    ) -> Result<OwnedPartition<S>, AssignError> {
         let next = match next {
             Some(next) => next,
             None => self.member()?.earliest(partition)?,
         };
-        let processor = self.processors.create(Incarnation(random_u64()));
-        let owned = self.owned_partition(processor, partition, next);
+        let stage = S::new(Incarnation(random_u64()), self.stage_config.clone());
+        let owned = self.owned_partition(stage, partition, next);
         self.commit_first(owned)
     }
 
-    /// Restores the previous owner's processor.
+    /// Restores the previous owner's stage.
     pub(super) fn resume_partition(
         &mut self,
         partition: i32,
         next: i64,
         state_ref: &StateRef,
         log: &impl Fn(String),
-    ) -> Result<OwnedPartition<F::Processor>, AssignError> {
+    ) -> Result<OwnedPartition<S>, AssignError> {
         let store = self.state_store(partition);
         let found = store.read(state_ref, &self.settings, ACK_TIMEOUT)?;
-        let new_epoch = Incarnation(random_u64());
-        let restored = found.state(state_ref).and_then(|state| self.processors.restore(&state, new_epoch));
-        let processor = match restored {
-            Ok(processor) => processor,
+        let incarnation = Incarnation(random_u64());
+        let restored = found.state(state_ref).and_then(|state| {
+            S::restore(&state, self.stage_config.clone(), incarnation).map_err(|why| why.to_string())
+        });
+        let stage = match restored {
+            Ok(stage) => stage,
             Err(why) if self.config.forget => {
                 log(format!("partition {partition} of {} starts empty: {why}", self.config.input));
                 return self.start_partition(partition, Some(next));
@@ -116,8 +118,8 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         for key in &found.obsolete {
             store.empty_key(key, &self.output)?;
         }
-        let renumbered = processor.epoch() == new_epoch;
-        let mut owned = self.owned_partition(processor, partition, next);
+        let renumbered = stage.incarnation() == incarnation;
+        let mut owned = self.owned_partition(stage, partition, next);
         owned.obsolete_slots.push((state_ref.slot, state_ref.chunks));
         if renumbered {
             log(format!(
@@ -130,23 +132,18 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         Ok(owned)
     }
 
-    fn owned_partition(
-        &self,
-        processor: F::Processor,
-        partition: i32,
-        next: i64,
-    ) -> OwnedPartition<F::Processor> {
+    fn owned_partition(&self, stage: S, partition: i32, next: i64) -> OwnedPartition<S> {
         let bytes_max = self.settings.record_bytes();
-        OwnedPartition::new(processor, self.processors.stage(), partition, next, random_u64(), bytes_max)
+        OwnedPartition::new(stage, partition, next, random_u64(), bytes_max)
     }
 
-    /// Saves a processor before it reads its first record.
+    /// Saves a stage before it reads its first record.
     pub(super) fn commit_first(
         &mut self,
-        mut owned: OwnedPartition<F::Processor>,
-    ) -> Result<OwnedPartition<F::Processor>, AssignError> {
+        mut owned: OwnedPartition<S>,
+    ) -> Result<OwnedPartition<S>, AssignError> {
         let (partition, next, slot) = (owned.partition, owned.next, owned.next_slot());
-        let state = owned.processor.save().map_err(|why| self.save_error(partition, &why))?;
+        let state = owned.stage.save().map_err(|why| self.save_error(partition, &why))?;
         let written = self.state_store(partition).write(slot, &state, &self.output, ACK_TIMEOUT)?;
         let written = written.ok_or_else(|| self.commit_timeout(partition))?;
         self.owned.insert(partition, owned);

@@ -1,12 +1,13 @@
 //! Saves of partitions, in this order: output records, states, commit.
 //!
-//! *In*: processors with unsaved input. *Out*: their records and states in Kafka, and the commit.
+//! *In*: stages with unsaved input. *Out*: their records and states in Kafka, and the commit.
 //! *Invariant*: nothing is committed before the cluster has acknowledged all output and the state
 //! that the commit refers to.
 
 use std::time::{Duration, Instant};
 
 use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, TraceFragment};
+use blkkin_wire::stage::Stage;
 use blkkin_wire::v1;
 
 use super::super::super::{DEAD, KafkaError};
@@ -15,8 +16,7 @@ use super::super::owned_partition::OwnedPartition;
 use super::super::record_batcher::OutputTopic;
 use super::super::state_ref::StateRef;
 use super::super::state_store::{StateStore, WrittenState};
-use super::super::{StageProcessor, StageProcessorFactory};
-use super::{ACK_TIMEOUT, StageConfig, StageRunner};
+use super::{ACK_TIMEOUT, RunnerConfig, StageRunner};
 
 /// Number of parts in which a stage saves its partitions, over half of the save interval.
 ///
@@ -25,7 +25,7 @@ use super::{ACK_TIMEOUT, StageConfig, StageRunner};
 /// partitions at once would pause the stage for the sum of these requests.
 const SAVES_PER_INTERVAL: u32 = 12;
 
-impl<F: StageProcessorFactory> StageRunner<F> {
+impl<S: Stage> StageRunner<S> {
     pub(super) fn save_due(&mut self, now: Instant) -> Result<(), KafkaError> {
         let every = self.config.save_every;
         if now.saturating_duration_since(self.last_save) < every / (2 * SAVES_PER_INTERVAL) {
@@ -56,7 +56,7 @@ impl<F: StageProcessorFactory> StageRunner<F> {
             if !send_ready(&self.config, &self.output, owned, timeout, &mut self.oversize)? {
                 return Ok(false);
             }
-            let (next, slot, state) = (owned.next, owned.next_slot(), owned.processor.save());
+            let (next, slot, state) = (owned.next, owned.next_slot(), owned.stage.save());
             let state = state.map_err(|why| self.save_error(*partition, &why))?;
             let Some(state) = self.state_store(*partition).write(slot, &state, &self.output, timeout)? else {
                 return Ok(false);
@@ -96,7 +96,7 @@ impl<F: StageProcessorFactory> StageRunner<F> {
 
     pub(super) fn state_store(&self, partition: i32) -> StateStore {
         let bytes_max = self.settings.record_bytes();
-        StateStore { stage: self.processors.stage(), partition, partitions: self.state_partitions, bytes_max }
+        StateStore { stage: S::ID, partition, partitions: self.state_partitions, bytes_max }
     }
 
     pub(super) fn commit_timeout(&self, partition: i32) -> KafkaError {
@@ -108,10 +108,10 @@ impl<F: StageProcessorFactory> StageRunner<F> {
         }
     }
 
-    pub(super) fn save_error(&self, partition: i32, why: &str) -> KafkaError {
+    pub(super) fn save_error(&self, partition: i32, why: &S::Error) -> KafkaError {
         KafkaError {
             what: format!("the state of partition {partition} of {} cannot be saved", self.config.input),
-            why: why.to_owned(),
+            why: why.to_string(),
             remedy: format!(
                 "this is a bug in blkkin: report it; records that cannot be decoded are in {DEAD}"
             ),
@@ -120,10 +120,10 @@ impl<F: StageProcessorFactory> StageRunner<F> {
 }
 
 /// Sends the closed records; returns whether all fitted into the queue.
-pub(super) fn send_ready<M: StageProcessor>(
-    config: &StageConfig,
+pub(super) fn send_ready<S: Stage>(
+    config: &RunnerConfig,
     output: &Output,
-    owned: &mut OwnedPartition<M>,
+    owned: &mut OwnedPartition<S>,
     timeout: Duration,
     oversize: &mut u64,
 ) -> Result<bool, KafkaError> {
@@ -188,7 +188,7 @@ fn split_fragment(
 mod tests {
     use super::*;
     use blkkin_wire::clock::{DurationNs, WallclockNs};
-    use blkkin_wire::fragment::{FragmentKind, Incarnation, Stage};
+    use blkkin_wire::fragment::{FragmentKind, Incarnation, StageId};
     use blkkin_wire::ids::{SpanId, TraceId};
     use blkkin_wire::remote_link::RemoteLink;
     use blkkin_wire::span::{Span, SpanKind, TagValue};
@@ -220,7 +220,7 @@ mod tests {
             sampled_by_application: false,
             remote_link: RemoteLink::None,
         };
-        let from = FragmentOrigin { stage: Stage::Join, partition: 0, incarnation: Incarnation(1) };
+        let from = FragmentOrigin { stage: StageId::Join, partition: 0, incarnation: Incarnation(1) };
         let parts = split_fragment(from, 9, fragment.clone(), 3_000);
         assert!(parts.iter().all(|part| part.len() <= 3_000));
         let read = parts.iter().map(|part| v1::decode_fragments(part).unwrap());

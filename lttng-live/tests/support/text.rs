@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use blkkin_ust_bridge::ctf::packet::Items;
-use blkkin_ust_bridge::ctf::plan::{FieldType, Item, Plan, Value};
-use blkkin_ust_bridge::event_view::EventView;
+use blkkin_lttng_live::ctf::packet::Items;
+use blkkin_lttng_live::ctf::plan::{FieldType, Item, Plan, Value};
+use blkkin_lttng_live::event_view::EventView;
 
 /// Fields of a packet context that babeltrace2 does not print.
 const TAKEN: [&str; 6] =

@@ -80,8 +80,8 @@ impl<'a> EventView<'a> {
         }
     }
 
-    /// Returns the field with this name by search. For fields of every event, `crate::mapping` uses
-    /// bound indexes.
+    /// Returns the field with this name by search. For fields of every event, a caller
+    /// rather resolves their indexes once.
     pub fn field(&self, name: &str) -> Option<Value> {
         let (index, _) = self.class().payload.as_ref()?.field(name)?;
         self.event.payload.at(index)

@@ -7,8 +7,9 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use blkkin_ust_bridge::trace_folder::{TraceError, TraceFolder};
-use support::{babeltrace, have, synthetic, text};
+use blkkin_lttng_live::trace_folder::{TraceError, TraceFolder};
+use support::programs::have;
+use support::{babeltrace, synthetic, text};
 
 /// Groups lines by their stream (its cpu_id, or its whole packet context).
 fn by_stream(lines: &[String]) -> BTreeMap<&str, Vec<&str>> {

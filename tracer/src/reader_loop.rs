@@ -23,7 +23,6 @@ use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::ids::DeviceId;
 use blkkin_wire::in_flight::FinalState;
 
-use crate::attach::load::Tracer;
 use crate::attach::probes::{NBD_PROBES, PROBES, Probe};
 use crate::clock;
 use crate::config::{POLL_INTERVAL, POLL_TARGET_BYTES};
@@ -35,6 +34,7 @@ use crate::enrich::nbd::NbdStats;
 use crate::enrich::usdt::events::UsdtStats;
 use crate::error::TracerError;
 use crate::heap;
+use crate::load::Tracer;
 use crate::read::rings::RingReader;
 use crate::stats::accounts::reconcile;
 use crate::stop_signal::StopSignal;

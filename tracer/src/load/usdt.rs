@@ -12,10 +12,10 @@ use aya::maps::{Array, MapData};
 use aya::programs::Program;
 use blkkin_probe_abi::usdt::UsdtSpec;
 
-use super::events::{self, UsdtBatch, UsdtCollector};
-use super::{UsdtProbe, overhead, uprobe};
-use crate::attach::load::Tracer;
+use super::Tracer;
 use crate::aya_error::{error_chain, missing_map};
+use crate::enrich::usdt::events::{self, UsdtBatch, UsdtCollector};
+use crate::enrich::usdt::{UsdtProbe, overhead, uprobe};
 use crate::error::TracerError;
 use crate::read::decode::bytes_of;
 
@@ -44,7 +44,7 @@ impl Tracer {
 
     /// Has the kernel verify the USDT program, configures the arguments to read, and measures the
     /// overhead.
-    pub(crate) fn prepare_usdt(&mut self, probes: &[UsdtProbe]) -> Result<(), TracerError> {
+    pub(super) fn prepare_usdt(&mut self, probes: &[UsdtProbe]) -> Result<(), TracerError> {
         let Some(first) = probes.first() else { return Ok(()) };
         let map = self.ebpf.map_mut("USDT_SPECS").ok_or_else(|| missing_map("USDT_SPECS"))?;
         let fail = |error: &dyn std::error::Error| TracerError::Map {

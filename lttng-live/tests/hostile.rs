@@ -3,8 +3,8 @@
 
 mod support;
 
-use blkkin_ust_bridge::ctf::metadata::Trace;
-use blkkin_ust_bridge::ctf::packet::{CounterBaseline, Decoder, Event};
+use blkkin_lttng_live::ctf::metadata::Trace;
+use blkkin_lttng_live::ctf::packet::{CounterBaseline, Decoder, Event};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use support::synthetic;

@@ -7,6 +7,8 @@
 //! descriptors of this process, so the kernel removes it on any exit. Only counters may outlive the
 //! process, if the caller pins them (`persistent_counters`).
 
+mod usdt;
+
 use aya::maps::of_maps::ArrayOfMaps;
 use aya::maps::{Map, MapData, PerCpuArray};
 use aya::{Btf, Ebpf, EbpfLoader};
@@ -20,11 +22,11 @@ use std::sync::Arc;
 
 use crate::attach::attach_point::{AttachPoint, Attached};
 use crate::attach::attach_probe::{AttachAttempt, AttachResult, ProbeAttempts};
-use crate::attach::kernel;
 use crate::attach::layout::{self, KernelTypes};
 use crate::attach::probes::{AttachKind, NBD_PROBES, Need, PROBES, Probe, ProbeReport, ProbeStatus};
 use crate::attach::req_op::ReqOpTable;
 use crate::attach::symbols::{self, KernelSymbol};
+use crate::attach::{OBJECT, kernel};
 use crate::aya_error::{error_chain, missing_map};
 use crate::config::{TraceScope, TracerConfig};
 use crate::enrich::contexts::config::ContextConfig;
@@ -33,20 +35,19 @@ use crate::enrich::contexts::tls_slots::TlsSlots;
 use crate::enrich::devices::DeviceNames;
 use crate::enrich::nbd::{NbdRequests, NbdStatsHandle};
 use crate::enrich::tasks::{FollowOnForkGuard, TaskMarks};
-use crate::enrich::usdt;
+use crate::enrich::usdt::UsdtProbe;
 use crate::enrich::usdt::events::UsdtCollector;
 use crate::enrich::usdt::uprobe::UsdtLink;
 use crate::error::TracerError;
 use crate::identity;
 use crate::privilege;
 use crate::read::decode::bytes_of;
+use crate::read::in_flight::InFlightTables;
 use crate::read::ring::Ring;
 use crate::read::rings::RingReader;
 use crate::stats::counters::KernelCounters;
-use crate::stats::in_flight::InFlightTables;
+use crate::stats::persistent_counters::CounterHandles;
 use crate::stats::progress_map::ProgressMap;
-
-pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/blkkin-probes"));
 
 /// Maximum number of concurrent NBD connections. The map has 1 entry if NBD is not traced, since a
 /// map cannot be empty.
@@ -80,7 +81,7 @@ pub struct Tracer {
     /// Attached USDT probes.
     pub(crate) usdt_links: Vec<UsdtLink>,
     /// USDT probes to attach, and the overhead of one event in ns.
-    pub(crate) pending_usdt: Option<(Vec<usdt::UsdtProbe>, f64)>,
+    pub(crate) pending_usdt: Option<(Vec<UsdtProbe>, f64)>,
     pub(crate) usdt_collector: Option<UsdtCollector>,
     /// Shared NBD counters, if NBD is traced.
     pub(crate) nbd_handle: Option<NbdStatsHandle>,
@@ -253,6 +254,20 @@ impl Tracer {
     /// Returns the NBD counters, if NBD is traced.
     pub fn nbd_stats(&self) -> Option<NbdStatsHandle> {
         self.nbd_handle.clone()
+    }
+
+    /// Returns the maps to be held by a longer-lived process, and starts to record progress in
+    /// them.
+    pub fn export_counters(&mut self) -> io::Result<CounterHandles> {
+        let (map, progress) = ProgressMap::create()?;
+        let progress = Arc::new(progress);
+        self.progress = Some(Arc::clone(&progress));
+        Ok(CounterHandles {
+            epoch: self.source.epoch,
+            counters: self.counters_map.try_clone()?,
+            progress_map: map.fd().as_fd().try_clone_to_owned()?,
+            progress,
+        })
     }
 
     /// Returns the identity that batches carry.
