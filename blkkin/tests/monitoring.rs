@@ -75,9 +75,9 @@ impl Service {
 
 /// Runs fio on the disk.
 fn load(disk: &Disk) {
-    let account = disk.file("fio.json");
+    let report = disk.file("fio.json");
     let (target, pattern) = (disk.node(), "randwrite");
-    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, report: &account };
+    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, report: &report };
     let args = fio.args();
     assert!(Command::new(&args[0]).args(&args[1..]).status().unwrap().success());
 }

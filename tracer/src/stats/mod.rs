@@ -6,8 +6,8 @@
 pub mod counters;
 pub(crate) mod recursion_misses;
 
-pub mod accounts;
 pub(crate) mod in_flight;
+pub mod source_stats;
 
 pub mod persistent_counters;
 pub mod progress_map;
