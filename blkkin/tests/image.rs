@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use blkkin_bus::recording::{Position, Recording};
 use blkkin_wire::event::LayerEvent;
@@ -32,7 +32,7 @@ use support::disk::Disk;
 use support::live::eventually;
 use support::metrics::{address, get_as};
 use support::tools::{capture, tool};
-use support::{needs, or_skip};
+use support::{KillOnDrop, needs, or_skip};
 
 const CONTAINERFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy/Containerfile");
 /// Machine id that no machine has, so the agent can only have read it from the mounted file.
@@ -76,16 +76,6 @@ impl Image {
 
     fn container(&self, mounts: Vec<(PathBuf, &'static str)>, capabilities: &[i32]) -> Container {
         Container { root: self.root.clone(), mounts, capabilities: capabilities.to_vec() }
-    }
-}
-
-/// A child process that is killed on drop.
-struct KillOnDrop(Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
