@@ -1,16 +1,14 @@
 //! Event builders for tests: valid events with the minimum of content.
 
-use blkkin_wire::batch::{EventBatch, SourceStats};
+use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::daemon_span::DaemonSpanEvent;
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, Captured, CommitEvent, ContextSource, DeviceEvent, FileEvent, LayerEvent,
-    OpenFile, RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskChange, TaskEvent, TaskRef,
-    TraceContext,
+    BioEvent, BlockOp, CommitEvent, ContextSource, DeviceEvent, FileEvent, LayerEvent, OpenFile, PairEvent,
+    RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskEvent, TaskRef, TraceContext,
 };
 use blkkin_wire::ids::{
-    BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid,
-    TraceId, Uid,
+    BootId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, TraceId,
 };
 use blkkin_wire::process_context::{Attribute, AttributeValue, ProcessContextEvent};
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
@@ -101,15 +99,7 @@ pub(crate) fn rpc_endpoint(
 
 pub(crate) fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {
     let (source, anchor, watermark) = (SOURCE, ANCHOR, MonotonicNs(watermark));
-    EventBatch {
-        source,
-        sequence,
-        anchor,
-        events,
-        watermark,
-        stats: SourceStats::default(),
-        crashed_runs: Vec::new(),
-    }
+    EventBatch { source, sequence, anchor, events, watermark, ..EventBatch::tick() }
 }
 
 /// Returns a pwrite64 without bios.
@@ -164,15 +154,7 @@ pub(crate) fn file_id(ino: u64) -> FileId {
 }
 
 pub(crate) fn file(file: FileId, time: u64, path: &str) -> FileEvent {
-    FileEvent {
-        time: MonotonicNs(time),
-        file,
-        path: path.into(),
-        captured: Captured::Full,
-        filesystem: "ext4".into(),
-        device_file: None,
-        mode: 0o100_644,
-    }
+    FileEvent::bare(file, MonotonicNs(time), path)
 }
 
 pub(crate) fn device(time: u64, name: &str) -> DeviceEvent {
@@ -180,21 +162,8 @@ pub(crate) fn device(time: u64, name: &str) -> DeviceEvent {
 }
 
 pub(crate) fn task(id: u64, version: u16, time: u64, comm: &str) -> TaskEvent {
-    TaskEvent {
-        time: MonotonicNs(time),
-        task: TaskRef { id: TaskId(id), version },
-        parent: None,
-        change: TaskChange::Discovered,
-        tid: Tid(100 + id as u32),
-        pid: Pid(100),
-        ppid: Pid(1),
-        uid: Uid(1000),
-        cgroup: CgroupId(1),
-        comm: comm.into(),
-        exe: None,
-        kernel_thread: false,
-        ns_ids: None,
-    }
+    let task = TaskRef { id: TaskId(id), version };
+    TaskEvent { tid: Tid(100 + id as u32), ..TaskEvent::bare(task, MonotonicNs(time), comm) }
 }
 
 /// Returns a bio of `root` and its request, both from `queue` to `end`.
@@ -204,44 +173,9 @@ pub(crate) fn bio_and_request(
     request: u64,
     (queue, end): (u64, u64),
 ) -> (BioEvent, RequestEvent) {
-    let op = BlockOp(1);
-    let bio = BioEvent {
-        span: SpanId(bio),
-        submitter: Submitter::Span(SpanId(root)),
-        root: SpanId(root),
-        task: TASK,
-        request: Some(SpanId(request)),
-        first: true,
-        split: false,
-        queue: MonotonicNs(queue),
-        end: MonotonicNs(end),
-        device: DISK,
-        sector: Sector(8),
-        bytes: 4096,
-        op,
-        status: BlockStatus(0),
-    };
-    let request = RequestEvent {
-        span: SpanId(request),
-        parent: Some(bio.span),
-        root: bio.root,
-        task: TASK,
-        start: MonotonicNs(queue),
-        insert: None,
-        issue: Some(MonotonicNs(queue + (end - queue) / 2)),
-        complete: MonotonicNs(end),
-        device: DISK,
-        sector: Sector(8),
-        bytes: 4096,
-        op,
-        status: BlockStatus(0),
-        bios: 1,
-        tag: Some(5),
-        plugged: false,
-        requeued: false,
-        flush_sequence: false,
-    };
-    (bio, request)
+    let (spans, times) = ([root, bio, request].map(SpanId), [queue, end].map(MonotonicNs));
+    let PairEvent { bio, request } = PairEvent::bare(spans, TASK, DISK, times);
+    (bio, RequestEvent { issue: Some(MonotonicNs(queue + (end - queue) / 2)), ..request })
 }
 
 /// Returns a passthrough request that `root` sent.

@@ -80,7 +80,7 @@ impl RunningTracer {
         let (ended, reader_time) = self.reader.join().ok().context("the tracer's thread panicked")?;
         let counts = self.consumer.join().ok().context("the consumer's thread panicked")?;
         let [with_context, with_attributes] = counts;
-        let TraceSummary { accounts: stats, .. } = ended?;
+        let TraceSummary { stats, .. } = ended?;
         Ok(TracerResult { stats, reader_time, with_context, with_attributes })
     }
 }

@@ -25,7 +25,7 @@ use blkkin_report::{Report, ReportConfig};
 use blkkin_tracer::attach::req_op::ReqOpTable;
 use blkkin_tracer::read::decode::decode;
 use blkkin_tracer::read::translate::append;
-use blkkin_wire::batch::{EventBatch, SourceStats};
+use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::{BootId, NodeId, Source, StartEpoch};
@@ -217,17 +217,9 @@ pub fn stage_encode(spans: &[Span], out: &mut Vec<u8>) {
 /// Makes a batch like the tracer's.
 pub fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: MonotonicNs) -> EventBatch {
     let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
-    let (monotonic, wallclock) = (MonotonicNs(0), WallclockNs(1_700_000_000_000_000_000));
-    let anchor = ClockAnchor { monotonic, wallclock, uncertainty: DurationNs(100), ..ClockAnchor::NONE };
-    EventBatch {
-        source,
-        sequence,
-        anchor,
-        events,
-        watermark,
-        stats: SourceStats::default(),
-        crashed_runs: Vec::new(),
-    }
+    let wallclock = WallclockNs(1_700_000_000_000_000_000);
+    let anchor = ClockAnchor { wallclock, uncertainty: DurationNs(100), ..ClockAnchor::NONE };
+    EventBatch { source, sequence, anchor, events, watermark, ..EventBatch::tick() }
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use crate::error::{CliError, cannot_spawn};
 pub(crate) enum ControlEvent {
     /// A signal arrived.
     Signal(ReceivedSignal),
-    /// A thread waits for a server; the text is for the operator.
-    Waiting(String),
+    /// State of a thread for the operator: it waits for a server, or no longer does.
+    Status(String),
     /// The Kafka cluster is usable.
     ClusterReady,
     /// The pipeline has stopped or failed, and has no work left.
@@ -59,10 +59,10 @@ impl ControlReceiver {
 pub(crate) struct ExitNotifier(pub(crate) Sender<ControlEvent>);
 
 impl ExitNotifier {
-    /// Sends a message for the operator about a server that the thread waits for.
-    pub(crate) fn notify_waiting(&self, remark: String) {
+    /// Reports the state of the thread to the operator.
+    pub(crate) fn report_status(&self, status: String) {
         // The receiver is gone once the user has left.
-        let _ = self.0.send(ControlEvent::Waiting(remark));
+        let _ = self.0.send(ControlEvent::Status(status));
     }
 }
 

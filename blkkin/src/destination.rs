@@ -27,7 +27,7 @@ const SERVER_DEADLINE: Duration = Duration::from_secs(10);
 const FILE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Time that a reachable server needs for the rest; a longer wait is reported.
-const PATIENCE: Duration = Duration::from_millis(500);
+const DRAIN_TIME_EXPECTED: Duration = Duration::from_millis(500);
 
 /// Destination kinds of a later version. Their error is "not supported yet" instead of "unknown".
 const LATER: [&str; 4] = ["perfetto", "html", "events", "kafka"];
@@ -96,22 +96,16 @@ impl SpanSink {
 
     /// Delivers the queued spans within the deadline; reports a long wait through `notify`.
     pub(crate) fn finish(self, notify: impl FnOnce(String)) -> DeliveryReport {
-        if self.kind == SinkKind::Server && !self.exporter.drains_within(PATIENCE) {
+        if self.kind == SinkKind::Server && !self.exporter.drains_within(DRAIN_TIME_EXPECTED) {
             let seconds = SERVER_DEADLINE.as_secs();
             notify(format!("waiting up to {seconds} s for {}; Ctrl-C aborts the wait", self.name));
         }
-        let accounts = self.exporter.finish(match self.kind {
+        let stats = self.exporter.finish(match self.kind {
             SinkKind::Server => SERVER_DEADLINE,
             SinkKind::File => FILE_DEADLINE,
         });
-        let (left_at, trouble) = (self.exporter.partial_path(), self.exporter.last_error());
-        DeliveryReport {
-            name: self.name,
-            kind: self.kind,
-            partial_path: left_at,
-            stats: accounts,
-            last_error: trouble,
-        }
+        let (partial_path, last_error) = (self.exporter.partial_path(), self.exporter.last_error());
+        DeliveryReport { name: self.name, kind: self.kind, partial_path, stats, last_error }
     }
 }
 
@@ -137,8 +131,8 @@ impl DeliveryReport {
         })
     }
 
-    /// Returns a remark on the delivered spans and the file that holds them.
-    pub(crate) fn remark(&self) -> Option<String> {
+    /// Returns a note on the delivered spans and the file that holds them.
+    pub(crate) fn note(&self) -> Option<String> {
         match (self.stats.sent, &self.partial_path) {
             (0, _) => None,
             (sent, None) => Some(format!("{sent} spans sent to {}", self.name)),
@@ -147,10 +141,10 @@ impl DeliveryReport {
     }
 
     fn causes(&self) -> String {
-        let accounts = &self.stats;
+        let stats = &self.stats;
         format!(
             "{} found the queue full, {} were refused, {} could not be delivered in time",
-            accounts.dropped_queue_full, accounts.dropped_rejected, accounts.dropped_undeliverable
+            stats.dropped_queue_full, stats.dropped_rejected, stats.dropped_undeliverable
         )
     }
 }
@@ -236,20 +230,14 @@ mod tests {
 
     #[test]
     fn report_names_the_file_and_a_remedy_by_kind() {
-        let accounts = ExportStats { offered: 50, sent: 42, dropped_undeliverable: 8, ..Default::default() };
-        let (name, trouble) = ("zipkin=x.json".to_owned(), Some("No space left".to_owned()));
-        let left_at = Some(PathBuf::from("x.json.partial"));
-        let file = DeliveryReport {
-            name,
-            kind: SinkKind::File,
-            partial_path: left_at,
-            stats: accounts,
-            last_error: trouble,
-        };
-        assert_eq!(file.remark().unwrap(), "42 spans are in x.json.partial");
+        let stats = ExportStats { offered: 50, sent: 42, dropped_undeliverable: 8, ..Default::default() };
+        let (name, last_error) = ("zipkin=x.json".to_owned(), Some("No space left".to_owned()));
+        let partial_path = Some(PathBuf::from("x.json.partial"));
+        let file = DeliveryReport { name, kind: SinkKind::File, partial_path, stats, last_error };
+        assert_eq!(file.note().unwrap(), "42 spans are in x.json.partial");
         assert!(file.error().unwrap().remedy.contains("room"));
         let server = DeliveryReport { kind: SinkKind::Server, partial_path: None, ..file };
-        assert!(server.remark().unwrap().contains("sent to"));
+        assert!(server.note().unwrap().contains("sent to"));
         assert!(server.error().unwrap().remedy.contains("it runs"));
     }
 

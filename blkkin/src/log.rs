@@ -1,4 +1,4 @@
-//! Log of the services, and remarks of `run` and `trace`, on stderr.
+//! Log of the services, and notes of `run` and `trace`, on stderr.
 //!
 //! *In*: `tracing` events. A message is a complete sentence; its values are also fields where a
 //! program can use them. *Out*: one line for each event. Text is `blkkin: MESSAGE`, with `warning:

@@ -119,8 +119,8 @@ fn print_outcome(outcome: &RunOutcome, output: &Output, status: ExitStatus) {
     for failure in output.write_report(outcome) {
         failure.print();
     }
-    let remarks = command::killed_by_signal(status).into_iter().chain(still_running_remark(outcome));
-    remarks.chain(outcome.source_remarks.iter().cloned()).for_each(|remark| output.remark(&remark));
+    let notes = command::killed_by_signal(status).into_iter().chain(still_running_note(outcome));
+    notes.chain(outcome.source_notes.iter().cloned()).for_each(|note| output.note(&note));
 }
 
 /// Waits for CMD and forwards signals; `None` when the user leaves first.
@@ -144,7 +144,7 @@ fn wait_for_command(session: &mut RunLoop, child: &mut Child) -> Result<Option<E
     }
 }
 
-fn still_running_remark(outcome: &RunOutcome) -> Option<String> {
+fn still_running_note(outcome: &RunOutcome) -> Option<String> {
     // A lost exit record would count as a live process.
     let known = outcome.live_processes.filter(|_| outcome.tracer.0.names.dropped == 0);
     match known {

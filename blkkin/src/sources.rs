@@ -43,7 +43,7 @@ pub(crate) struct RunningSources {
 /// Results of the sources, after their threads have ended.
 pub(crate) struct SourcesOutcome {
     /// Lines of the shutdown summary.
-    pub(crate) remarks: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// Statistics of USDT events, with `--probes`.
     pub(crate) usdt: Option<UsdtSourceStats>,
 }
@@ -93,15 +93,15 @@ impl RunningSources {
         trace: Option<&TraceSummary>,
         links: Option<&LinkStats>,
     ) -> Result<SourcesOutcome, CliError> {
-        let mut remarks = self.lttng.map(RunningLttng::collect).transpose()?.unwrap_or_default();
+        let mut notes = self.lttng.map(RunningLttng::collect).transpose()?.unwrap_or_default();
         let mut stats = None;
         if let Some(usdt) = self.usdt {
-            let (usdt_remarks, usdt_stats) = usdt.collect(trace.and_then(|trace| trace.usdt))?;
-            remarks.extend(usdt_remarks);
+            let (usdt_notes, usdt_stats) = usdt.collect(trace.and_then(|trace| trace.usdt))?;
+            notes.extend(usdt_notes);
             stats = Some(usdt_stats);
         }
         let nbd = trace.and_then(|trace| trace.nbd.as_ref());
-        remarks.extend(nbd.into_iter().flat_map(|nbd| nbd::remarks(nbd, links)));
-        Ok(SourcesOutcome { remarks, usdt: stats })
+        notes.extend(nbd.into_iter().flat_map(|nbd| nbd::notes(nbd, links)));
+        Ok(SourcesOutcome { notes, usdt: stats })
     }
 }

@@ -28,24 +28,26 @@ const BPF_LINK_GET_FD_BY_ID: libc::c_long = 30;
 #[test]
 fn after_a_normal_exit() {
     needs!();
-    let folder = tempfile::tempdir().unwrap();
-    let live =
-        LiveTrace::trace(&["--pid", &std::process::id().to_string()], folder.path().join("report.json"));
-    let objects = objects_of(live.pid());
-    assert_plausible(&objects);
-    live.finish();
-    assert_gone(&objects);
+    assert_gone_after(|live| {
+        live.finish();
+    });
 }
 
 #[test]
 fn after_kill_9() {
     needs!();
+    assert_gone_after(|live| {
+        live.kill();
+    });
+}
+
+fn assert_gone_after(end: impl FnOnce(LiveTrace)) {
     let folder = tempfile::tempdir().unwrap();
     let live =
         LiveTrace::trace(&["--pid", &std::process::id().to_string()], folder.path().join("report.json"));
     let objects = objects_of(live.pid());
     assert_plausible(&objects);
-    live.kill();
+    end(live);
     assert_gone(&objects);
 }
 

@@ -17,7 +17,7 @@ mod support;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
 use blkkin_bus::recording::{Position, Recording};
@@ -32,7 +32,7 @@ use support::lttng_namespace::LttngNamespace;
 use support::metrics::{address, documented_families, families, get, is_lttng_family, value};
 use support::nbd::{server, spans};
 use support::service::Service;
-use support::{needs, or_skip, skip};
+use support::{KillOnDrop, needs, or_skip, skip};
 
 const BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 4;
@@ -226,16 +226,6 @@ fn recorded(folder: &Path) -> (HashMap<u64, i64>, Vec<(u64, u64)>) {
     (daemon_spans, calls)
 }
 
-/// A server outside of any `blkkin run`, which is killed with the test.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The agent creates a new session when another process destroys its own.
 #[test]
 fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
@@ -251,7 +241,7 @@ fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
     let log = fs::File::create(home.path().join("uri")).unwrap();
     let mut command = namespace.command(server.to_str().unwrap());
     let daemon = command.args([path_of("disk"), "--unix".to_owned(), path_of("socket")]).stdout(log);
-    let daemon = Daemon(daemon.spawn().unwrap());
+    let daemon = KillOnDrop(daemon.spawn().unwrap());
     // The daemon writes its address once it is registered with LTTng.
     assert!(eventually(|| fs::metadata(home.path().join("uri")).unwrap().len() > 0));
     const REQUESTS: u64 = 1_000;

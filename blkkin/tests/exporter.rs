@@ -309,11 +309,7 @@ fn an_unreachable_destination_does_not_hold_up_the_others() {
     let unreachable = "zipkin=http://127.0.0.1:1/api/v2/spans";
     let reachable = format!("zipkin={}", file.display());
     let health = get(metrics::address(&exporter.output()), "/health");
-    assert!(
-        health.contains(" 200 OK")
-            && health.contains(&format!("healthy\n{unreachable} is unreachable since 20")),
-        "{health}"
-    );
+    assert!(health.starts_with(&format!("healthy\n{unreachable} is unreachable since 20")), "{health}");
     let up = |destination: &str| destination_metric(&exporter, "destination_up", destination, "");
     assert_eq!((up(unreachable), up(&reachable)), (0.0, 1.0));
     let unreachable_retries =

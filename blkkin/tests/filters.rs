@@ -170,9 +170,9 @@ fn by_device_and_by_detail() {
         assert!(recording.bios().all(|bio| bio.device == device));
         assert_eq!(recording.requests().filter(|request| request.device == device).count(), READS);
         // Calls that reached no device count as filtered.
-        let accounts = &recording.stats;
-        assert_eq!(accounts.calls_entered, accounts.calls.fired + accounts.calls_filtered);
-        assert_eq!(accounts.calls_filtered, 3 + READS as u64, "{accounts:#?}");
+        let stats = &recording.stats;
+        assert_eq!(stats.calls_entered, stats.calls.fired + stats.calls_filtered);
+        assert_eq!(stats.calls_filtered, 3 + READS as u64, "{stats:#?}");
     }
 }
 
@@ -279,11 +279,11 @@ fn assert_only_readers(recording: &Recording, readers: usize) {
     let mut counts: Vec<_> = recording.counts().into_iter().collect();
     counts.sort_unstable();
     assert_eq!(counts, [("close", readers), ("openat", readers), ("pread64", readers * READS)]);
-    let accounts = &recording.stats;
+    let stats = &recording.stats;
     assert_eq!(
-        (accounts.calls_entered, accounts.calls_filtered),
+        (stats.calls_entered, stats.calls_filtered),
         ((readers * (READS + 2)) as u64, 0),
-        "{accounts:#?}"
+        "{stats:#?}"
     );
     let processes: std::collections::HashSet<_> = recording.tasks().map(|task| task.pid).collect();
     assert_eq!(processes.len(), readers);

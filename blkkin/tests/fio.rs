@@ -78,8 +78,8 @@ fn writes_to_a_file_by_four_jobs() {
 fn call_durations_agree_with_fio() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
-    let account = disk.file("fio.json");
-    let fio = random(disk.node(), "randread", 1, &account);
+    let report = disk.file("fio.json");
+    let fio = random(disk.node(), "randread", 1, &report);
     let run = || {
         let (recording, _) = trace_run(&fio, &disk);
         let times = calls_of(&recording, &fio).iter().map(|trace| trace.duration().0).collect::<Vec<_>>();
@@ -96,9 +96,9 @@ fn call_durations_agree_with_fio() {
 fn the_report_agrees_with_fio_and_the_kernel() {
     needs!("fio", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
-    let account = disk.file("fio.json");
+    let report = disk.file("fio.json");
     let file = file_for_four(&disk);
-    let fio = random(&file, "randwrite", 4, &account);
+    let fio = random(&file, "randwrite", 4, &report);
     // As in `until_complete`: an unseen completion is in the report, and causes another run.
     let shown = |(run, device, _): &(Value, Value, Statistics)| {
         [run, device].iter().all(|report| saw_all_ends(&report["losses"]))
@@ -134,8 +134,8 @@ fn reports(fio: &Fio<'_>, disk: &Disk) -> (Value, Value, Statistics) {
 fn on_the_device(pattern: &'static str, jobs: u32) {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
-    let account = disk.file("fio.json");
-    let fio = random(disk.node(), pattern, jobs, &account);
+    let report = disk.file("fio.json");
+    let fio = random(disk.node(), pattern, jobs, &report);
     let (recording, counted) = trace_run(&fio, &disk);
     assert_every_request_is_a_child_of_its_call(&recording, &fio, disk.device());
     // Only fio uses the device, so the kernel counts only fio's requests.
@@ -150,15 +150,15 @@ fn on_the_device(pattern: &'static str, jobs: u32) {
 fn on_a_file(pattern: &'static str, jobs: u32) {
     needs!("fio", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
-    let account = disk.file("fio.json");
+    let report = disk.file("fio.json");
     let file = file_for_four(&disk);
-    let fio = random(&file, pattern, jobs, &account);
+    let fio = random(&file, pattern, jobs, &report);
     let (recording, _) = trace_run(&fio, &disk);
     assert_every_request_is_a_child_of_its_call(&recording, &fio, disk.device());
 }
 
-fn random<'a>(target: &'a Path, pattern: &'static str, jobs: u32, account: &'a Path) -> Fio<'a> {
-    Fio { target, pattern, jobs, requests: REQUESTS / jobs, bytes: BLOCK, report: account }
+fn random<'a>(target: &'a Path, pattern: &'static str, jobs: u32, report: &'a Path) -> Fio<'a> {
+    Fio { target, pattern, jobs, requests: REQUESTS / jobs, bytes: BLOCK, report }
 }
 
 /// Creates a file whose blocks are on the device, so that direct I/O finds all of them.

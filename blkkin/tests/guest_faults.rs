@@ -38,15 +38,9 @@ fn a_slow_device() {
 /// fio reads from the disk. The planted delay exceeds every other delay of an emulated machine.
 fn assert_diagnosis_names(layer: &str) {
     let disk = std::env::var("BLKKIN_TEST_DISK").unwrap();
-    let account = Path::new("/tmp/fio.json");
-    let fio = Fio {
-        target: Path::new(&disk),
-        pattern: "randread",
-        jobs: 1,
-        requests: 10,
-        bytes: 4096,
-        report: account,
-    };
+    let report = Path::new("/tmp/fio.json");
+    let fio =
+        Fio { target: Path::new(&disk), pattern: "randread", jobs: 1, requests: 10, bytes: 4096, report };
     let mut args = vec!["run", "--syscall", "pread64", "--"];
     let command = fio.args();
     args.extend(command.iter().map(String::as_str));

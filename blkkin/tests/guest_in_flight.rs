@@ -161,19 +161,16 @@ fn a_table_that_is_too_small() {
     assert_eq!(reader.run_to_exit(), 0);
     let recording = recorder.finish();
     recording.assert_balanced();
-    let accounts = &recording.stats;
+    let stats = &recording.stats;
     let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", disk.name)).unwrap());
     let (upper, lower): (Vec<&BioEvent>, Vec<&BioEvent>) =
         recording.bios().partition(|bio| bio.device == device);
-    println!("{} of {FLOOD} tracked, {} children; {accounts:?}", upper.len(), lower.len());
-    assert!(upper.len() < FLOOD && upper.len() > FLOOD / 2, "{accounts:#?}");
+    println!("{} of {FLOOD} tracked, {} children; {stats:?}", upper.len(), lower.len());
+    assert!(upper.len() < FLOOD && upper.len() > FLOOD / 2, "{stats:#?}");
     // Some tracked upper bios have an untracked lower bio; nothing else is missing.
-    assert_eq!(accounts.untracked, (FLOOD - lower.len()) as u64, "{accounts:#?}");
-    assert_eq!(accounts.lost(), accounts.untracked, "{accounts:#?}");
-    assert_eq!(
-        (accounts.bios_queued, accounts.requests_started),
-        (accounts.bios.fired, accounts.requests.fired)
-    );
+    assert_eq!(stats.untracked, (FLOOD - lower.len()) as u64, "{stats:#?}");
+    assert_eq!(stats.lost(), stats.untracked, "{stats:#?}");
+    assert_eq!((stats.bios_queued, stats.requests_started), (stats.bios.fired, stats.requests.fired));
     // Each call, in order, reads its own sectors.
     let mut calls = recording.calls_named("io_submit");
     calls.sort_by_key(|call| call.enter);

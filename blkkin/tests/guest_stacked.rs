@@ -184,9 +184,9 @@ impl Stack {
     /// Runs direct requests against the top device and checks every level of each. Nothing else is
     /// recorded except the kernel's own requests. Each request ends on `devices` devices.
     fn check(&self, pattern: &'static str, devices: usize) {
-        let account = Path::new("/tmp/fio.json");
+        let report = Path::new("/tmp/fio.json");
         let target = Path::new(&self.node);
-        let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: BYTES, report: account };
+        let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: BYTES, report };
         let mut counted = self.counted();
         let recording = until_complete(|| {
             let before = self.counted();

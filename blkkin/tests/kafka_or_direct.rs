@@ -29,7 +29,7 @@ mod zipkin;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use blkkin_aggregator::join::{JoinConfig, Joiner};
@@ -45,21 +45,11 @@ use serde_json::Value;
 use broker::Broker;
 use exporting::found_spans;
 use support::live::eventually;
-use support::or_skip;
+use support::{KillOnDrop, or_skip};
 use zipkin::Zipkin;
 
 const NODES: u128 = 2;
 const CALLS: u64 = 600;
-
-/// A process that is killed when dropped.
-struct KillOnDrop(Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 fn events_through_kafka_become_the_same_spans_as_events_joined_in_process() {

@@ -22,6 +22,7 @@ use blkkin_tracer::{Detail, TracerConfig};
 use blkkin_wire::event::{BioEvent, RequestEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 
+use support::aio::Iocb;
 use support::disk::Disk;
 use support::gated_process::GatedProcess;
 use support::live::eventually;
@@ -279,23 +280,6 @@ fn assert_children_of_submissions(recording: &Recording, disk: &Disk) {
 
 /// Writes these blocks with direct I/O in one io_submit, in this order, and waits for all of them.
 fn write_in_one_batch(target: &CStr, blocks: &[u64]) -> i32 {
-    /// `struct iocb` (include/uapi/linux/aio_abi.h), little endian.
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Iocb {
-        data: u64,
-        key: u32,
-        rw_flags: u32,
-        opcode: u16,
-        priority: i16,
-        fd: u32,
-        buffer: u64,
-        bytes: u64,
-        offset: i64,
-        reserved: u64,
-        flags: u32,
-        eventfd: u32,
-    }
     const PWRITE: u16 = 1;
     let page = vec![7u8; 2 * BLOCK as usize];
     let buffer = page.as_ptr().wrapping_add(page.as_ptr().align_offset(BLOCK as usize)) as u64;
@@ -303,18 +287,12 @@ fn write_in_one_batch(target: &CStr, blocks: &[u64]) -> i32 {
     unsafe {
         let fd = libc::open(target.as_ptr(), libc::O_WRONLY | libc::O_DIRECT) as u32;
         let iocb = |block: &u64| Iocb {
-            data: 0,
-            key: 0,
-            rw_flags: 0,
             opcode: PWRITE,
-            priority: 0,
             fd,
             buffer,
             bytes: BLOCK,
             offset: (block * BLOCK) as i64,
-            reserved: 0,
-            flags: 0,
-            eventfd: 0,
+            ..Iocb::default()
         };
         let batch: Vec<Iocb> = blocks.iter().map(iocb).collect();
         let pointers: Vec<*const Iocb> = batch.iter().map(|iocb| &raw const *iocb).collect();

@@ -16,13 +16,13 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use support::live::eventually;
-use support::{or_skip, skip};
+use support::{KillOnDrop, or_skip, skip};
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy");
 const CHECK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/manifests.py");
@@ -167,15 +167,6 @@ fn local_args(args: &[String], files: &BTreeMap<String, String>, folder: &Path) 
         false => word.replace("$(POD_NAME)", "blkkin-0"),
     };
     args.iter().map(word).collect()
-}
-
-struct KillOnDrop(Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Asserts that every argument and option is accepted: only the cluster is missing.

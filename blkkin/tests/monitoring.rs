@@ -32,7 +32,7 @@ use prometheus::{Prometheus, program};
 use support::disk::Disk;
 use support::fio::Fio;
 use support::live::eventually;
-use support::metrics::{self, get, get_with};
+use support::metrics::{self, get, get_as};
 use support::service;
 use support::{needs, or_skip};
 
@@ -80,9 +80,9 @@ impl Service {
 
 /// Runs fio on the disk.
 fn load(disk: &Disk) {
-    let account = disk.file("fio.json");
+    let report = disk.file("fio.json");
     let (target, pattern) = (disk.node(), "randwrite");
-    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, report: &account };
+    let fio = Fio { target, pattern, jobs: 2, requests: REQUESTS / 2, bytes: 4096, report: &report };
     let args = fio.args();
     assert!(Command::new(&args[0]).args(&args[1..]).status().unwrap().success());
 }
@@ -308,8 +308,8 @@ fn prometheus_has_the_services_metrics_and_its_exemplars_are_traces() {
     );
     assert_named(&services, &prometheus);
     for service in services {
-        let plain = get_with(&service.address(), "/metrics", "Accept: text/plain;version=0.0.4\r\n");
-        promtool(&["check", "metrics"], plain.split_once("\r\n\r\n").unwrap().1);
+        let plain = get_as(&service.address(), "/metrics", "text/plain;version=0.0.4").unwrap();
+        promtool(&["check", "metrics"], &plain);
     }
 
     let exemplars = exemplars(&prometheus);

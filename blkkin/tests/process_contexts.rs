@@ -122,11 +122,8 @@ fn a_process_context_applies_until_it_changes_or_the_program_does() {
     let expected =
         [(1, None), (2, Some("shop")), (3, None), (4, Some("store")), (5, None), (6, Some("third"))];
     assert_eq!(tags(&recording), expected_tags(&expected));
-    let accounts = &recording.stats;
-    assert_eq!(
-        (accounts.resources_malformed, accounts.resources_unread, accounts.resources_no_room),
-        (0, 0, 0)
-    );
+    let stats = &recording.stats;
+    assert_eq!((stats.resources_malformed, stats.resources_unread, stats.resources_no_room), (0, 0, 0));
 }
 
 /// The mapping was made before the tracer started.

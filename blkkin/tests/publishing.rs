@@ -103,11 +103,11 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
     assert_eq!(process.run_to_exit(), 0, "{}", process.output());
     let recording = recorder.finish();
     recording.assert_balanced();
-    let accounts = &recording.stats;
+    let stats = &recording.stats;
     assert_eq!(
-        (accounts.calls.dropped, accounts.contexts_faulted, accounts.contexts_invalid),
+        (stats.calls.dropped, stats.contexts_faulted, stats.contexts_invalid),
         (0, 0, 0),
-        "{accounts:#?}"
+        "{stats:#?}"
     );
     let (mut children, mut orphans) = (0, 0);
     // Reads of the loader are longer than one byte.

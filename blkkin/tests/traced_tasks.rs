@@ -263,12 +263,8 @@ fn a_call_interrupted_by_the_exit_of_its_process_still_returns() {
         recording.calls().filter(|call| call.outcome == SyscallOutcome::Returned(-512)).collect();
     assert_eq!(interrupted.len(), 1, "{interrupted:#?}");
     assert_eq!(interrupted[0].call.name(), "read");
-    let accounts = &recording.stats;
-    assert_eq!(
-        (accounts.calls_entered, accounts.calls_incomplete),
-        (accounts.calls.fired, 0),
-        "{accounts:#?}"
-    );
+    let stats = &recording.stats;
+    assert_eq!((stats.calls_entered, stats.calls_incomplete), (stats.calls.fired, 0), "{stats:#?}");
 }
 
 #[test]
@@ -286,8 +282,8 @@ fn a_call_that_is_open_when_tracing_ends_is_counted() {
     wait_until_inside(&format!("/proc/{}", process.pid().0), ends[0]);
     let recording = recorder.finish();
     recording.assert_balanced();
-    let accounts = &recording.stats;
-    assert_eq!((accounts.calls_entered, accounts.calls.fired, accounts.lost()), (1, 0, 0), "{accounts:#?}");
+    let stats = &recording.stats;
+    assert_eq!((stats.calls_entered, stats.calls.fired, stats.lost()), (1, 0, 0), "{stats:#?}");
 }
 
 /// Reads from a pipe that has no writer.

@@ -16,9 +16,9 @@ use blkkin_bus::kafka::{
     BatcherConfig, DEAD, EVENTS, EventBatcher, EventConsumer, EventProducer, Group, Lag, LagReader, Progress,
     Received, Record, Sent, Settings,
 };
-use blkkin_wire::batch::{EventBatch, SourceStats};
-use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
-use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, LayerEvent, Submitter, TaskRef};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{BioEvent, LayerEvent, PairEvent, TaskRef};
 use blkkin_wire::ids::{BootId, DeviceId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
 use support::Broker;
 
@@ -40,37 +40,17 @@ fn source(node: u128) -> Source {
 /// Returns the events `from` to `to` of a node. An event's sector is its number.
 fn batch(node: u128, from: u64, to: u64) -> EventBatch {
     let event = |n: u64| {
+        let (task, device) =
+            (TaskRef { id: TaskId(1), version: 0 }, DeviceId { major: 7, minor: node as u32 });
+        let times = [n * 1_000, n * 1_000 + 500].map(MonotonicNs);
         LayerEvent::Bio(BioEvent {
-            span: SpanId(n),
-            submitter: Submitter::Kernel,
-            root: SpanId(n),
-            task: TaskRef { id: TaskId(1), version: 0 },
-            request: None,
-            first: false,
-            split: false,
-            queue: MonotonicNs(n * 1_000),
-            end: MonotonicNs(n * 1_000 + 500),
-            device: DeviceId { major: 7, minor: node as u32 },
             sector: Sector(n),
-            bytes: 4096,
-            op: BlockOp(1),
-            status: BlockStatus(0),
+            ..PairEvent::bare([SpanId(n); 3], task, device, times).bio
         })
     };
-    EventBatch {
-        source: source(node),
-        sequence: 0,
-        anchor: ClockAnchor {
-            monotonic: MonotonicNs(0),
-            wallclock: WallclockNs(0),
-            uncertainty: DurationNs(1),
-            ..ClockAnchor::NONE
-        },
-        events: (from..to).map(event).collect(),
-        watermark: MonotonicNs(to * 1_000),
-        stats: SourceStats::default(),
-        crashed_runs: Vec::new(),
-    }
+    let (source, events, watermark) =
+        (source(node), (from..to).map(event).collect(), MonotonicNs(to * 1_000));
+    EventBatch { source, events, watermark, ..EventBatch::tick() }
 }
 
 fn records(node: u128, events: u64) -> Vec<Record> {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use blkkin_aggregator::trace::interned_file::InternedFile;
 use blkkin_aggregator::trace::{Root, Trace};
-use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::daemon_span::DaemonSpanEvent;
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, Captured, ContextSource, FileEvent, OpenFile, RequestEvent, Submitter,
-    SyscallEvent, TaskRef, TraceContext,
+    BioEvent, ContextSource, FileEvent, OpenFile, PairEvent, RequestEvent, SyscallEvent, TaskRef,
+    TraceContext,
 };
 use blkkin_wire::ids::{
     BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId, TraceId,
@@ -28,13 +28,7 @@ const FILE: FileId = FileId { device: DEVICE, ino: 12, generation: 1 };
 /// Returns a trace without events.
 pub(crate) fn empty(root: u64) -> Trace {
     let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
-    let anchor = ClockAnchor {
-        monotonic: MonotonicNs(0),
-        wallclock: WallclockNs(0),
-        uncertainty: DurationNs(0),
-        ..ClockAnchor::NONE
-    };
-    Trace::new(source, anchor, SpanId(root))
+    Trace::new(source, ClockAnchor::NONE, SpanId(root))
 }
 
 /// Returns a call at time 0 that takes `time` ns.
@@ -71,60 +65,22 @@ pub(crate) fn on_file(mut trace: Trace, path: &str, mode: u32) -> Trace {
 
 /// Returns the name of a file.
 pub(crate) fn file(path: &str, mode: u32) -> Arc<InternedFile> {
-    let event = FileEvent {
-        time: MonotonicNs(0),
-        file: FILE,
-        path: path.into(),
-        captured: Captured::Full,
-        filesystem: "ext4".into(),
-        device_file: None,
-        mode,
-    };
+    let event = FileEvent { mode, ..FileEvent::bare(FILE, MonotonicNs(0), path) };
     Arc::new(event.into())
 }
 
 /// Returns a write of 4 KiB that the root submitted. Its request has the span id `span + 100`.
 pub(crate) fn bio(span: u64, queue: u64, end: u64) -> BioEvent {
-    BioEvent {
-        span: SpanId(span),
-        submitter: Submitter::Span(ROOT),
-        root: ROOT,
-        task: TASK,
-        request: Some(SpanId(span + 100)),
-        first: true,
-        split: false,
-        queue: MonotonicNs(queue),
-        end: MonotonicNs(end),
-        device: DEVICE,
-        sector: Sector(0),
-        bytes: 4096,
-        op: BlockOp(1),
-        status: BlockStatus(0),
-    }
+    let spans = [ROOT, SpanId(span), SpanId(span + 100)];
+    BioEvent { sector: Sector(0), ..PairEvent::bare(spans, TASK, DEVICE, [queue, end].map(MonotonicNs)).bio }
 }
 
 /// Returns a write request of 4 KiB without a bio.
 pub(crate) fn request(span: u64, start: u64, issue: Option<u64>, complete: u64) -> RequestEvent {
-    RequestEvent {
-        span: SpanId(span),
-        parent: None,
-        root: ROOT,
-        task: TASK,
-        start: MonotonicNs(start),
-        insert: None,
-        issue: issue.map(MonotonicNs),
-        complete: MonotonicNs(complete),
-        device: DEVICE,
-        sector: Sector(0),
-        bytes: 4096,
-        op: BlockOp(1),
-        status: BlockStatus(0),
-        bios: 1,
-        tag: None,
-        plugged: false,
-        requeued: false,
-        flush_sequence: false,
-    }
+    let (spans, times) = ([ROOT, ROOT, SpanId(span)], [start, complete].map(MonotonicNs));
+    let (issue, sector) = (issue.map(MonotonicNs), Sector(0));
+    let request = PairEvent::bare(spans, TASK, DEVICE, times).request;
+    RequestEvent { parent: None, issue, sector, tag: None, ..request }
 }
 
 /// Returns a trace whose root is a daemon span.

@@ -54,8 +54,8 @@ fn title(text: &str, subtitle: &str, columns: usize) -> Vec<Line> {
     vec![Line::new(), line.with(format!(" {rule}"), Ink::Dim)]
 }
 
-/// Returns a remark below a table.
-fn remark(text: &str, columns: usize) -> Vec<Line> {
+/// Returns a note below a table.
+fn note(text: &str, columns: usize) -> Vec<Line> {
     wrap(text, INDENT, columns, Ink::Dim)
 }
 

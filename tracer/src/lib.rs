@@ -57,6 +57,8 @@ pub use enrich::contexts::ptrace_access::{PtraceAccess, ptrace_access};
 pub use error::TracerError;
 pub use load::Tracer;
 pub use reader_loop::TraceSummary;
-pub use stats::persistent_counters::{CounterHandles, CrashedRun, CrashedRunStats, PinDir, PinnedCounters};
+pub use stats::persistent_counters::{
+    CounterHandles, CrashedRunStats, OrphanedCounters, PinDir, PinnedCounters,
+};
 pub use stats::progress_map::ProgressMap;
 pub use stop_signal::StopSignal;

@@ -36,7 +36,7 @@ use crate::error::TracerError;
 use crate::heap;
 use crate::load::Tracer;
 use crate::read::rings::RingReader;
-use crate::stats::accounts::reconcile;
+use crate::stats::source_stats::reconcile;
 use crate::stop_signal::StopSignal;
 use stages::{PendingBatch, STAGES};
 
@@ -46,7 +46,7 @@ const BATCH_EVENTS_MAX: usize = 2_048;
 const RECURSION_MISSES_EVERY: u64 = 64;
 /// Maximum age of the counters in a batch; the last batch has the final values. Reading them takes
 /// one map lookup per program.
-const ACCOUNTS_MAX_AGE: Duration = Duration::from_millis(50);
+const STATS_MAX_AGE: Duration = Duration::from_millis(50);
 /// Maximum wait for block I/O in flight when tracing stops.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -54,9 +54,9 @@ const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, Default)]
 pub struct TraceSummary {
     /// Final counters of the source.
-    pub accounts: SourceStats,
+    pub stats: SourceStats,
     /// I/O in flight at exit, and devices that changed.
-    pub at_end: FinalState,
+    pub final_state: FinalState,
     /// Counters of NBD requests, if they were traced.
     pub nbd: Option<NbdStats>,
     /// Counters of USDT events, if they were traced.
@@ -89,7 +89,7 @@ impl Tracer {
             expected_events: 0,
             closing: false,
             recursion_misses: 0,
-            accounts_cache: (SourceStats::default(), None),
+            stats_cache: (SourceStats::default(), None),
         };
         let mut interval = *POLL_INTERVAL.start();
         while !stop.wait(interval) {
@@ -143,7 +143,7 @@ struct EventLoop {
     /// Recursion misses at the last read.
     recursion_misses: u64,
     /// Counters at the last read, and the time of that read.
-    accounts_cache: (SourceStats, Option<Instant>),
+    stats_cache: (SourceStats, Option<Instant>),
 }
 
 impl EventLoop {
@@ -167,7 +167,7 @@ impl EventLoop {
         if self.sequence.is_multiple_of(RECURSION_MISSES_EVERY) {
             self.read_recursion_misses();
         }
-        let accounts = self.recent_accounts()?;
+        let stats = self.recent_stats()?;
         let dropped = match &self.rings.usdt {
             Some(_) => self.tracer.counters.of(KernelProgram::Usdt)?[USDT_DROPPED],
             None => 0,
@@ -187,7 +187,7 @@ impl EventLoop {
                 anchor: self.anchor,
                 events: batch.events,
                 watermark,
-                stats: accounts.clone(),
+                stats: stats.clone(),
                 crashed_runs: Vec::new(),
             };
             self.sequence += 1;
@@ -200,23 +200,23 @@ impl EventLoop {
         }
     }
 
-    /// Returns counters that are at most [`ACCOUNTS_MAX_AGE`] old.
-    fn recent_accounts(&mut self) -> Result<SourceStats, TracerError> {
-        if self.accounts_cache.1.is_none_or(|read| read.elapsed() >= ACCOUNTS_MAX_AGE) {
-            self.accounts_cache = (self.accounts()?, Some(Instant::now()));
+    /// Returns counters that are at most [`STATS_MAX_AGE`] old.
+    fn recent_stats(&mut self) -> Result<SourceStats, TracerError> {
+        if self.stats_cache.1.is_none_or(|read| read.elapsed() >= STATS_MAX_AGE) {
+            self.stats_cache = (self.stats()?, Some(Instant::now()));
         }
-        Ok(self.accounts_cache.0.clone())
+        Ok(self.stats_cache.0.clone())
     }
 
     /// Reads and reconciles all counters, and updates the shared NBD counters.
-    fn accounts(&self) -> Result<SourceStats, TracerError> {
+    fn stats(&self) -> Result<SourceStats, TracerError> {
         let kernel = self.tracer.counters.read()?;
-        let mut accounts = reconcile(&kernel, &self.rings.recorded, self.recursion_misses);
-        self.watcher.iter().for_each(|watcher| watcher.stats.fill_accounts(&mut accounts));
-        if let (Some(asking), Some(requests)) = (&self.tracer.nbd_handle, &self.rings.nbd) {
-            asking.set(requests.stats(&kernel));
+        let mut stats = reconcile(&kernel, &self.rings.recorded, self.recursion_misses);
+        self.watcher.iter().for_each(|watcher| watcher.stats.fill(&mut stats));
+        if let (Some(handle), Some(requests)) = (&self.tracer.nbd_handle, &self.rings.nbd) {
+            handle.set(requests.stats(&kernel));
         }
-        Ok(accounts)
+        Ok(stats)
     }
 
     /// Detaches all programs, drains the rings, and publishes the last batch.
@@ -224,7 +224,7 @@ impl EventLoop {
         self.detach("call_enter");
         self.detach("nbd_enter");
         self.tracer.usdt_links.clear();
-        self.settle(|accounts| blocks_in_flight(accounts) == 0)?;
+        self.settle(|stats| blocks_in_flight(stats) == 0)?;
         // Reverse of the attach order: begins are detached before ends.
         for hook in PROBES.iter().rev().chain(NBD_PROBES).flat_map(Probe::hooks) {
             self.detach(hook.stem);
@@ -237,15 +237,15 @@ impl EventLoop {
         // Everything has been read, also what exceeded the settle timeout; the last batch has the
         // final counters.
         self.read_recursion_misses();
-        let accounts = self.accounts()?;
-        self.accounts_cache = (accounts.clone(), Some(Instant::now()));
+        let stats = self.stats()?;
+        self.stats_cache = (stats.clone(), Some(Instant::now()));
         self.publish()?;
-        self.summary(accounts)
+        self.summary(stats)
     }
 
-    fn summary(mut self, accounts: SourceStats) -> Result<TraceSummary, TracerError> {
+    fn summary(mut self, stats: SourceStats) -> Result<TraceSummary, TracerError> {
         let at = clock::now();
-        let in_flight = if blocks_in_flight(&accounts) == 0 {
+        let in_flight = if blocks_in_flight(&stats) == 0 {
             Vec::new()
         } else {
             self.tracer.tables.read(&self.tracer.operations)?
@@ -265,8 +265,8 @@ impl EventLoop {
             None => None,
         };
         Ok(TraceSummary {
-            accounts,
-            at_end: FinalState { at, in_flight, lost: self.devices.changed(), device_names: names },
+            stats,
+            final_state: FinalState { at, in_flight, lost: self.devices.changed(), device_names: names },
             nbd,
             usdt,
         })
@@ -276,7 +276,7 @@ impl EventLoop {
     fn settle(&mut self, settled: impl Fn(&SourceStats) -> bool) -> Result<(), TracerError> {
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
-            if self.poll_rings()?.is_none() || settled(&self.accounts()?) || Instant::now() >= deadline {
+            if self.poll_rings()?.is_none() || settled(&self.stats()?) || Instant::now() >= deadline {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -301,14 +301,14 @@ impl EventLoop {
 }
 
 /// Returns the number of bios and requests that began and did not end.
-fn blocks_in_flight(accounts: &SourceStats) -> u64 {
-    let begun = accounts.bios_queued + accounts.requests_started;
-    begun.saturating_sub(accounts.bios.fired + accounts.requests.fired + accounts.ends_missed)
+fn blocks_in_flight(stats: &SourceStats) -> u64 {
+    let begun = stats.bios_queued + stats.requests_started;
+    begun.saturating_sub(stats.bios.fired + stats.requests.fired + stats.ends_missed)
 }
 
 /// Returns whether fired = recorded + dropped for every kind of record.
-fn balanced(accounts: &SourceStats) -> bool {
-    [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names]
+fn balanced(stats: &SourceStats) -> bool {
+    [stats.calls, stats.bios, stats.requests, stats.commits, stats.names]
         .iter()
         .all(blkkin_wire::batch::RecordStats::balances)
 }

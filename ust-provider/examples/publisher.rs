@@ -16,8 +16,6 @@
 
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -225,7 +223,7 @@ fn shop(zipkin: &str, collector: &str) {
             context.trace_hi, context.trace_lo, context.span, begun_ns / 1_000, (ended_ns - begun_ns) / 1_000
         )
     });
-    post(zipkin, "/api/v2/spans", &format!("[{}]", spans.collect::<Vec<_>>().join(",")));
+    post(format!("http://{zipkin}/api/v2/spans"), &format!("[{}]", spans.collect::<Vec<_>>().join(",")));
     let spans = orders.iter().map(|order| {
         let Order { context, begun_ns, ended_ns } = order;
         format!(
@@ -237,18 +235,10 @@ fn shop(zipkin: &str, collector: &str) {
     let service = r#"{"attributes":[{"key":"service.name","value":{"stringValue":"shop"}}]}"#;
     let all =
         format!(r#"{{"resourceSpans":[{{"resource":{service},"scopeSpans":[{{"spans":[{spans}]}}]}}]}}"#);
-    post(collector, "/v1/traces", &all);
+    post(format!("http://{collector}/v1/traces"), &all);
 }
 
-fn post(to: &str, path: &str, body: &str) {
-    let mut stream = TcpStream::connect(to).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "POST {path} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut status = [0; 12];
-    stream.read_exact(&mut status).unwrap();
-    assert!(status.starts_with(b"HTTP/1.1 20"), "{}", String::from_utf8_lossy(&status));
+fn post(url: String, body: &str) {
+    let request = ureq::post(url).content_type("application/json");
+    request.config().proxy(None).build().send(body).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Batches of events: events of one source with its watermark and its loss counters.
 
-use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use crate::clock::{ClockAnchor, MonotonicNs};
 use crate::crash_report::CrashedRun;
 use crate::event::LayerEvent;
 use crate::ids::Source;
@@ -154,18 +154,12 @@ impl EventBatch {
     /// It is an empty batch of [`Source::NONE`] with a constant sequence number. A reader without
     /// support for ticks drops the second one as a duplicate of the first, and ignores it.
     pub fn tick() -> EventBatch {
-        let (monotonic, wallclock) = (MonotonicNs::default(), WallclockNs::default());
         EventBatch {
             source: Source::NONE,
             sequence: 0,
-            anchor: ClockAnchor {
-                monotonic,
-                wallclock,
-                uncertainty: DurationNs::default(),
-                ..ClockAnchor::NONE
-            },
+            anchor: ClockAnchor::NONE,
             events: Vec::new(),
-            watermark: monotonic,
+            watermark: MonotonicNs(0),
             stats: SourceStats::default(),
             crashed_runs: Vec::new(),
         }

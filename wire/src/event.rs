@@ -348,6 +348,56 @@ pub struct PairEvent {
     pub request: RequestEvent,
 }
 
+impl PairEvent {
+    /// Returns a successful write of 4 KiB: a bio of the span `root` and its request, both from
+    /// `queue` to `end`. For tests and load generators, like [`SyscallEvent::bare`].
+    pub fn bare(
+        [root, bio, request]: [SpanId; 3],
+        task: TaskRef,
+        device: DeviceId,
+        [queue, end]: [MonotonicNs; 2],
+    ) -> Self {
+        let (sector, bytes, op, status) = (Sector(8), 4096, BlockOp(1), BlockStatus(0));
+        let bio = BioEvent {
+            span: bio,
+            submitter: Submitter::Span(root),
+            root,
+            task,
+            request: Some(request),
+            first: true,
+            split: false,
+            queue,
+            end,
+            device,
+            sector,
+            bytes,
+            op,
+            status,
+        };
+        let request = RequestEvent {
+            span: request,
+            parent: Some(bio.span),
+            root,
+            task,
+            start: queue,
+            insert: None,
+            issue: Some(queue),
+            complete: end,
+            device,
+            sector,
+            bytes,
+            op,
+            status,
+            bios: 1,
+            tag: Some(5),
+            plugged: false,
+            requeued: false,
+            flush_sequence: false,
+        };
+        Self { bio, request }
+    }
+}
+
 /// A journal commit: the root of the writes that the journal thread made for all waiting tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitEvent {
@@ -415,6 +465,28 @@ pub struct TaskEvent {
     pub ns_ids: Option<PidNsIds>,
 }
 
+impl TaskEvent {
+    /// Returns a discovered thread 100 of process 100, user 1000. For tests and load generators,
+    /// like [`SyscallEvent::bare`].
+    pub fn bare(task: TaskRef, time: MonotonicNs, comm: &str) -> Self {
+        Self {
+            time,
+            task,
+            parent: None,
+            change: TaskChange::Discovered,
+            tid: Tid(100),
+            pid: Pid(100),
+            ppid: Pid(1),
+            uid: Uid(1000),
+            cgroup: CgroupId(1),
+            comm: comm.into(),
+            exe: None,
+            kernel_thread: false,
+            ns_ids: None,
+        }
+    }
+}
+
 /// Ids of a task in its own pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PidNsIds {
@@ -443,6 +515,14 @@ pub struct FileEvent {
     pub device_file: Option<DeviceId>,
     /// `st_mode`.
     pub mode: u32,
+}
+
+impl FileEvent {
+    /// Returns a regular file on ext4. For tests and load generators, like [`SyscallEvent::bare`].
+    pub fn bare(file: FileId, time: MonotonicNs, path: &str) -> Self {
+        let (path, captured, filesystem) = (path.into(), Captured::Full, "ext4".into());
+        Self { time, file, path, captured, filesystem, device_file: None, mode: 0o100_644 }
+    }
 }
 
 /// Name of a block device, emitted when the tracer first sees the device, and again after another

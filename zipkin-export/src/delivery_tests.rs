@@ -1,6 +1,6 @@
 use super::*;
 use crate::format::Format;
-use crate::queue::{InFlightBatch, Queue, WhenFull};
+use crate::queue::{Queue, QueueObserver, WhenFull};
 use crate::testing::spans;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn deliver(server: &mut Server, n: usize) -> Queue {
     let queue = Queue::new(n, WhenFull::DropNewest);
     queue.offer(spans(n as u64));
     queue.take(n).unwrap();
-    Delivery::new(server, AT_ONCE).deliver(&batch(0..n), 0, &mut InFlightBatch(&queue));
+    Delivery::new(server, AT_ONCE).deliver(&batch(0..n), 0, &mut QueueObserver(&queue));
     queue
 }
 
@@ -110,9 +110,9 @@ fn denied_batch_is_not_halved() {
     queue.offer(spans(2));
     queue.take(2).unwrap();
     let mut delivery = Delivery::new(DenyingServer, AT_ONCE);
-    delivery.probe(&batch(0..0), &mut InFlightBatch(&queue));
+    delivery.probe(&batch(0..0), &mut QueueObserver(&queue));
     assert_eq!(queue.last_error().as_deref(), Some("404"));
-    delivery.deliver(&batch(1..3), 0, &mut InFlightBatch(&queue));
+    delivery.deliver(&batch(1..3), 0, &mut QueueObserver(&queue));
     assert_eq!(queue.stats().dropped_rejected, 2);
 }
 
@@ -134,7 +134,7 @@ fn abandoned_queue_ends_retries() {
     let queue = Queue::new(10, WhenFull::DropNewest);
     queue.offer(spans(4));
     queue.take(3).unwrap();
-    Delivery::new(AbandonsAfter(4, &queue), AT_ONCE).deliver(&batch(1..2), 0, &mut InFlightBatch(&queue));
+    Delivery::new(AbandonsAfter(4, &queue), AT_ONCE).deliver(&batch(1..2), 0, &mut QueueObserver(&queue));
     assert_eq!(queue.take(1), None);
     let stats = queue.stats();
     assert_eq!((stats.dropped_undeliverable, stats.retries, stats.pending), (4, 3, 0));
@@ -196,9 +196,9 @@ fn probe_reports_outage_and_recovery() {
     let queue = Queue::new(10, WhenFull::DropNewest);
     let mut server = Server { away: 1, ..Server::rejecting(&[]) };
     let mut delivery = Delivery::new(&mut server, AT_ONCE);
-    delivery.probe(&batch(0..0), &mut InFlightBatch(&queue));
+    delivery.probe(&batch(0..0), &mut QueueObserver(&queue));
     assert_eq!(queue.last_error().as_deref(), Some("away"));
-    delivery.probe(&batch(0..0), &mut InFlightBatch(&queue));
+    delivery.probe(&batch(0..0), &mut QueueObserver(&queue));
     assert_eq!(queue.last_error(), None);
 }
 

@@ -17,7 +17,7 @@ use crate::destination::Destination;
 use crate::file::FileSink;
 use crate::format::Format;
 use crate::open_error::OpenError;
-use crate::queue::{InFlightBatch, Queue, WhenFull};
+use crate::queue::{Queue, QueueObserver, WhenFull};
 use crate::sender::Sender;
 use crate::stats::ExportStats;
 use crate::transport::transport;
@@ -148,13 +148,13 @@ enum Sink {
 fn consume(mut sink: Sink, queue: &Queue, batch_spans_max: usize) {
     let _guard = GoneGuard(queue);
     if let Sink::Server(server) = &mut sink {
-        server.probe(&mut InFlightBatch(queue));
+        server.probe(&mut QueueObserver(queue));
     }
     while let Some(spans) = queue.take(batch_spans_max) {
         match &mut sink {
             Sink::File(file) => file.send(&spans, queue),
             // Spans without a result are undeliverable.
-            Sink::Server(server) => drop(server.send(&spans, &mut InFlightBatch(queue))),
+            Sink::Server(server) => drop(server.send(&spans, &mut QueueObserver(queue))),
         }
     }
     if let Sink::File(file) = sink {

@@ -10,7 +10,7 @@ use std::path::Path;
 use blkkin_wire::span::Span;
 
 use crate::atomic_json_file::FileError;
-use crate::queue::{InFlightBatch, Queue, SpanOutcome};
+use crate::queue::{Queue, QueueObserver, SpanOutcome};
 use crate::span_file::SpanFile;
 
 pub(crate) struct FileSink {
@@ -39,7 +39,7 @@ impl FileSink {
         if self.state == FileState::Failed {
             return queue.settle(SpanOutcome::Undeliverable, spans.len());
         }
-        if let Err(error) = self.file.append(spans, &mut InFlightBatch(queue)) {
+        if let Err(error) = self.file.append(spans, &mut QueueObserver(queue)) {
             self.state = FileState::Failed;
             let path = self.file.path().display();
             let sent = queue.stats().sent;

@@ -256,9 +256,9 @@ impl Queue {
 }
 
 /// Observer of a delivery that records results of in-flight spans in the queue.
-pub(crate) struct InFlightBatch<'a>(pub(crate) &'a Queue);
+pub(crate) struct QueueObserver<'a>(pub(crate) &'a Queue);
 
-impl DeliveryObserver for InFlightBatch<'_> {
+impl DeliveryObserver for QueueObserver<'_> {
     fn settle(&mut self, range: Range<usize>, verdict: DeliveryResult) {
         match verdict {
             DeliveryResult::Sent => self.0.settle(SpanOutcome::Sent, range.len()),

@@ -78,7 +78,7 @@ impl Figure {
         self
     }
 
-    /// Adds a remark.
+    /// Adds a note.
     pub(crate) fn note(mut self, note: impl Into<String>) -> Figure {
         self.note = note.into();
         self

@@ -34,7 +34,7 @@ pub(super) struct Collectors {
 
 /// LTTng session with a reader.
 pub(super) struct Session {
-    keeper: SessionSupervisor,
+    supervisor: SessionSupervisor,
     stop: Arc<AtomicBool>,
     reader: JoinHandle<CollectionStats>,
     /// Processor time of LTTng's daemons before the session.
@@ -65,16 +65,17 @@ impl Collectors {
     pub(super) fn session(&self) -> Result<Session> {
         let before = daemons_time();
         let plan = SessionConfig { events: Mapping::built_in().events(true), ..SessionConfig::default() };
-        let (keeper, _stale) = SessionSupervisor::create(LttngCommand::default(), self.relay.clone(), plan)?;
+        let (supervisor, _stale) =
+            SessionSupervisor::create(LttngCommand::default(), self.relay.clone(), plan)?;
         let follower = Follower::new(Target {
-            address: keeper.relay().live_address(),
-            session: keeper.name().to_owned(),
+            address: supervisor.relay().live_address(),
+            session: supervisor.name().to_owned(),
             settings: Settings::default(),
         });
         let stop = Arc::new(AtomicBool::new(false));
         let per_request = Arc::clone(&stop);
         let reader = std::thread::spawn(move || read(follower, &per_request));
-        Ok(Session { keeper, stop, reader, before })
+        Ok(Session { supervisor, stop, reader, before })
     }
 }
 
@@ -96,7 +97,7 @@ impl Session {
 
     /// Stops the session and reads its remaining events.
     pub(super) fn end(self) -> Result<CollectionStats> {
-        self.keeper.end()?;
+        self.supervisor.end()?;
         self.stop.store(true, Ordering::Relaxed);
         let collected = self.reader.join().ok().context("the reader panicked")?;
         Ok(CollectionStats { daemons: daemons_time().saturating_sub(self.before), ..collected })

@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use blkkin_bus::kafka::{BatcherConfig, EventBatcher, EventProducer, Record, Sent, Settings};
-use blkkin_wire::batch::{EventBatch, SourceStats};
+use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, DeviceEvent, LayerEvent, OpenFile, PairEvent, RequestEvent, Submitter,
-    SyscallEvent, SyscallOutcome, TaskChange, TaskEvent, TaskRef,
+    BioEvent, DeviceEvent, LayerEvent, OpenFile, PairEvent, RequestEvent, SyscallEvent, SyscallOutcome,
+    TaskEvent, TaskRef,
 };
-use blkkin_wire::ids::{
-    BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, Uid,
-};
+use blkkin_wire::ids::{BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
 use blkkin_wire::syscalls::SyscallId;
 
 use crate::process::now_us;
@@ -88,10 +86,8 @@ fn send(settings: &Settings, node: u64, rate: u64, stop: &AtomicBool, delivered:
             // Evenly spaced: the events of this poll began since the last one.
             request(node, issued, SYSCALL_NS + issued * 1_000_000_000 / rate, &mut events);
         }
-        let (watermark, stats) = (MonotonicNs(now.as_nanos() as u64), SourceStats::default());
-        let events = std::mem::take(&mut events);
-        let batch =
-            EventBatch { source, sequence: 0, anchor, events, watermark, stats, crashed_runs: Vec::new() };
+        let (watermark, events) = (MonotonicNs(now.as_nanos() as u64), std::mem::take(&mut events));
+        let batch = EventBatch { source, anchor, events, watermark, ..EventBatch::tick() };
         for record in batcher.add(batch, Instant::now()).records {
             enqueue(&producer, record, stop)?;
         }
@@ -120,43 +116,16 @@ fn span(node: u64, n: u64) -> SpanId {
 fn request(node: u64, n: u64, exit: u64, events: &mut Vec<LayerEvent>) {
     let [root, bio, request] = [3 * n, 3 * n + 1, 3 * n + 2].map(|n| span(node, n));
     let enter = exit - SYSCALL_NS;
-    let (queue, end) = (MonotonicNs(enter + 2_000), MonotonicNs(exit - 5_000));
-    let (op, status, sector) = (BlockOp(1), BlockStatus(0), Sector(8 * n));
-    let bio = BioEvent {
-        span: bio,
-        submitter: Submitter::Span(root),
-        root,
-        task: TASK,
-        request: Some(request),
-        first: true,
-        split: false,
-        queue,
-        end,
-        device: DISK,
-        sector,
-        bytes: 4096,
-        op,
-        status,
-    };
+    let pair =
+        PairEvent::bare([root, bio, request], TASK, DISK, [enter + 2_000, exit - 5_000].map(MonotonicNs));
+    let sector = Sector(8 * n);
+    let bio = BioEvent { sector, ..pair.bio };
     let request = RequestEvent {
-        span: request,
-        parent: Some(bio.span),
-        root,
-        task: TASK,
         start: MonotonicNs(enter + 3_000),
-        insert: None,
         issue: Some(MonotonicNs(enter + 4_000)),
-        complete: end,
-        device: DISK,
         sector,
-        bytes: 4096,
-        op,
-        status,
-        bios: 1,
         tag: Some((n % 64) as u32),
-        plugged: false,
-        requeued: false,
-        flush_sequence: false,
+        ..pair.request
     };
     let call = SyscallEvent {
         args: [3, 0x7f00_0000, 4096, n * 4096, 0, 0],
@@ -178,21 +147,7 @@ fn request(node: u64, n: u64, exit: u64, events: &mut Vec<LayerEvent>) {
 
 fn initial_events() -> Vec<LayerEvent> {
     let time = MonotonicNs(1);
-    let task = TaskEvent {
-        time,
-        task: TASK,
-        parent: None,
-        change: TaskChange::Discovered,
-        tid: Tid(100),
-        pid: Pid(100),
-        ppid: Pid(1),
-        uid: Uid(1000),
-        cgroup: CgroupId(1),
-        comm: "database".into(),
-        exe: None,
-        kernel_thread: false,
-        ns_ids: None,
-    };
+    let task = TaskEvent::bare(TASK, time, "database");
     let device = DeviceEvent { time, device: DISK, name: "nvme0n1".into(), partition_of: None };
     vec![LayerEvent::Device(device), LayerEvent::Task(task)]
 }

@@ -1,4 +1,8 @@
 //! Parsers of durations and sizes.
+//!
+//! *Rejected*: humantime, which refuses `.1s`, accepts `1 s` and `1d`, and reads `5M` as five
+//! months; jiff, which accepts `-1s` and `1s ago`; parse-size, which refuses `.5M` and accepts `1e3`.
+//! Sizes would need the decimal numbers of this module anyway.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ pub(super) fn color(tried: AttachResult) -> &'static str {
 }
 
 /// Returns the function that replaces a probe's tracepoint, or why the tracepoint stays.
-pub(super) fn remark(tries: &ProbeAttempts) -> String {
+pub(super) fn note(tries: &ProbeAttempts) -> String {
     let of_functions = || tries.attempts.iter().filter(|one| one.kind.uses_functions());
     if let Some(attempt) = of_functions().find(|one| one.result == AttachResult::KeepsTracepoint) {
         return format!("keeps {}: {}", tries.probe.hook.tracepoint, attempt.detail);

@@ -10,7 +10,7 @@ use super::kinds;
 
 /// Columns before the text of a check or probe.
 const INDENT: usize = 29;
-/// Columns before the remark on a probe's attach kinds.
+/// Columns before the note on a probe's attach kinds.
 const KINDS_INDENT: usize = 52;
 /// Minimum text width for wrapping.
 const TEXT_MIN: usize = 30;
@@ -106,7 +106,7 @@ impl Page<'_> {
                 self.colored(kinds::color(one.result), &format!("{:<8}", kinds::label(one.result)))
             });
             let results = results.collect::<String>();
-            let lines = self.wrap(KINDS_INDENT, &kinds::remark(one));
+            let lines = self.wrap(KINDS_INDENT, &kinds::note(one));
             let mut lines = lines.iter().map(String::as_str);
             let first = lines.next().unwrap_or_default();
             self.text.push_str(format!("  {:<18}{results}{first}", one.probe.name).trim_end());

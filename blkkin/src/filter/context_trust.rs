@@ -83,9 +83,9 @@ fn executable(path: &str) -> Result<ProcessMatcher, CliError> {
 }
 
 /// Warns if contexts are enabled and cannot be read in all processes.
-pub(crate) fn warn_if_limited(believed: &ContextPolicy) {
+pub(crate) fn warn_if_limited(policy: &ContextPolicy) {
     if let (true, PtraceAccess::OwnUser { reason: why }) =
-        (believed.is_enabled(), blkkin_tracer::ptrace_access())
+        (policy.is_enabled(), blkkin_tracer::ptrace_access())
     {
         info!("{}", own_user_only(&why));
     }

@@ -41,7 +41,7 @@ impl ResolvedCommand<'_> {
     }
 }
 
-/// Returns a remark if a signal killed CMD; a shell does not report that.
+/// Returns a note if a signal killed CMD; a shell does not report that.
 pub(crate) fn killed_by_signal(status: ExitStatus) -> Option<String> {
     let core = if status.core_dumped() { ", and dumped core" } else { "" };
     status.signal().map(|signal| format!("the command was killed by signal {signal}{core}"))

@@ -1,7 +1,7 @@
-//! Output at the end of a trace: the report as text or JSON, remarks and errors.
+//! Output at the end of a trace: the report as text or JSON, notes and errors.
 //!
 //! *In*: a [`RunOutcome`]. *Out*: text. CMD owns stdout, so `run` writes everything to stderr.
-//! `trace` writes the report to stdout, remarks and errors to stderr.
+//! `trace` writes the report to stdout, notes and errors to stderr.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -63,7 +63,7 @@ impl Output {
             };
             self.write(&page);
         }
-        remarks(outcome).iter().for_each(|remark| self.remark(remark));
+        notes(outcome).iter().for_each(|note| self.note(note));
         match &self.json {
             JsonOutput::Off => {}
             JsonOutput::ReplacesText => self.write(&format!("{}\n", json(outcome, &losses))),
@@ -80,8 +80,8 @@ impl Output {
         errors
     }
 
-    /// Writes a remark next to the report; none with JSON output or `--no-report`.
-    pub(crate) fn remark(&self, line: &str) {
+    /// Writes a note next to the report; none with JSON output or `--no-report`.
+    pub(crate) fn note(&self, line: &str) {
         if self.text {
             info!("{line}");
         }
@@ -126,22 +126,22 @@ fn json(outcome: &RunOutcome, losses: &Losses) -> Value {
 
 /// Sums the losses between the kernel hooks and the reader, over the counters of every stage.
 fn losses(outcome: &RunOutcome) -> Losses {
-    let (accounts, join) = (&outcome.tracer.0, &outcome.join);
+    let (stats, join) = (&outcome.tracer.0, &outcome.join);
     let kinds = [join.calls, join.bios, join.requests, join.commits];
     Losses {
         batches_missed: join.batches_missed + outcome.bus.waiting().items,
         orphaned: kinds.iter().map(|kind| kind.orphaned).sum(),
         spans_dropped: outcome.deliveries.iter().map(|delivery| delivery.stats.dropped()).sum(),
-        in_flight: in_flight(accounts),
-        ..Losses::from(accounts)
+        in_flight: in_flight(stats),
+        ..Losses::from(stats)
     }
 }
 
 /// Returns the operations that were in flight when tracing ended.
-fn in_flight(accounts: &SourceStats) -> u64 {
-    let calls = accounts.calls_entered.saturating_sub(accounts.calls.fired + accounts.calls_filtered);
-    let started = accounts.bios_queued + accounts.requests_started;
-    let ended = accounts.bios.fired + accounts.requests.fired + accounts.ends_missed;
+fn in_flight(stats: &SourceStats) -> u64 {
+    let calls = stats.calls_entered.saturating_sub(stats.calls.fired + stats.calls_filtered);
+    let started = stats.bios_queued + stats.requests_started;
+    let ended = stats.bios.fired + stats.requests.fired + stats.ends_missed;
     calls + started.saturating_sub(ended)
 }
 
@@ -156,22 +156,22 @@ fn errors(outcome: &RunOutcome) -> Vec<CliError> {
         .collect()
 }
 
-fn remarks(outcome: &RunOutcome) -> Vec<String> {
-    let mut remarks = Vec::new();
+fn notes(outcome: &RunOutcome) -> Vec<String> {
+    let mut notes = Vec::new();
     if outcome.names_unknown > 0 {
         let filtered = outcome.names_unknown;
-        remarks.push(format!(
+        notes.push(format!(
             "{filtered} storage operations filtered because a name that a filter needs is unknown"
         ));
     }
     match outcome.unrelated_commits {
         0 => {}
-        1 => remarks.push("1 journal commit filtered because no traced system call waited for it".into()),
-        many => remarks
+        1 => notes.push("1 journal commit filtered because no traced system call waited for it".into()),
+        many => notes
             .push(format!("{many} journal commits filtered because no traced system call waited for them")),
     }
-    remarks.extend(outcome.deliveries.iter().filter_map(|delivery| delivery.remark()));
-    remarks
+    notes.extend(outcome.deliveries.iter().filter_map(|delivery| delivery.note()));
+    notes
 }
 
 #[cfg(test)]
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn started_but_unfinished_operations_are_in_flight() {
-        let accounts = SourceStats {
+        let stats = SourceStats {
             calls: RecordStats { fired: 90, recorded: 90, dropped: 0 },
             calls_entered: 100,
             calls_filtered: 8,
@@ -192,7 +192,7 @@ mod tests {
             ends_missed: 1,
             ..SourceStats::default()
         };
-        assert_eq!(in_flight(&accounts), 3);
+        assert_eq!(in_flight(&stats), 3);
         assert_eq!(in_flight(&SourceStats::default()), 0);
     }
 }

@@ -81,7 +81,7 @@ pub(crate) struct RunOutcome {
     /// The delivery of the spans, for each destination.
     pub(crate) deliveries: Vec<DeliveryReport>,
     /// Summary lines of LTTng, USDT and NBD sources.
-    pub(crate) source_remarks: Vec<String>,
+    pub(crate) source_notes: Vec<String>,
     /// Statistics of USDT events, with `--probes`.
     pub(crate) usdt_stats: Option<UsdtSourceStats>,
 }
@@ -111,7 +111,7 @@ impl Pipeline {
         let join = Builder::new().name("join".into()).spawn(move || {
             // Dropped last, also on a panic: the main thread must learn of the end.
             let ended = ExitNotifier(control);
-            join::join(subscription, plan, &watched, |remark| ended.notify_waiting(remark))
+            join::join(subscription, plan, &watched, |status| ended.report_status(status))
         })?;
         let drain_stop = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.run(publisher, drain_stop))?;
@@ -137,21 +137,21 @@ impl Pipeline {
     pub(crate) fn collect(self) -> Result<RunOutcome, CliError> {
         let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
         let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
-        let SourcesOutcome { remarks, usdt } =
+        let SourcesOutcome { notes, usdt } =
             self.sources.collect(trace.as_ref().ok(), joined.link_stats.as_ref())?;
         let tracer = match trace {
             Ok(trace) => {
-                joined.report.set_final_state(trace.at_end);
-                (trace.accounts, None)
+                joined.report.set_final_state(trace.final_state);
+                (trace.stats, None)
             }
             Err(error) => (joined.last, Some(error)),
         };
         Ok(RunOutcome {
-            source_remarks: remarks,
+            source_notes: notes,
             usdt_stats: usdt,
             report: joined.report,
             tracer,
-            join: joined.accounts,
+            join: joined.stats,
             bus: joined.bus,
             names_unknown: joined.names_unknown,
             unrelated_commits: joined.unrelated_commits,

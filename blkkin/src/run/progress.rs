@@ -44,12 +44,12 @@ impl ProgressLine {
     }
 
     /// Redraws the line.
-    pub(crate) fn draw(&mut self, progress: &Progress, remark: Option<&str>) {
+    pub(crate) fn draw(&mut self, progress: &Progress, phase: Option<&str>) {
         if !self.wanted || !terminal::in_foreground(io::stderr()) {
             return;
         }
         let style = terminal::style(self.color, &io::stderr());
-        self.write(&render_line(progress, remark, &style));
+        self.write(&render_line(progress, phase, &style));
         self.drawn = true;
     }
 
@@ -77,10 +77,10 @@ impl Drop for ProgressLine {
 /// Carriage return and erase to the end of the line (ECMA-48: CR, EL).
 const ERASE: &str = "\r\x1b[K";
 
-fn render_line(progress: &Progress, remark: Option<&str>, style: &Style) -> String {
-    let remark = remark.map(|remark| format!("{remark}: ")).unwrap_or_default();
-    let room = Style { width: style.width.saturating_sub(remark.chars().count()), ..*style };
-    format!("{ERASE}{remark}{}", progress.line(&room))
+fn render_line(progress: &Progress, phase: Option<&str>, style: &Style) -> String {
+    let phase = phase.map(|phase| format!("{phase}: ")).unwrap_or_default();
+    let room = Style { width: style.width.saturating_sub(phase.chars().count()), ..*style };
+    format!("{ERASE}{phase}{}", progress.line(&room))
 }
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
     use blkkin_report::{Alphabet, Colour};
 
     #[test]
-    fn line_with_remark_fits_the_terminal() {
+    fn line_with_phase_fits_the_terminal() {
         let style = Style { width: 40, alphabet: Alphabet::Unicode, colour: Colour::Never };
         let line = render_line(&Progress::default(), Some("sending spans"), &style);
         let line = line.strip_prefix(ERASE).unwrap_or_default();

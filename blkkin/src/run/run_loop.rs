@@ -90,14 +90,14 @@ impl RunLoop {
         self.pipeline.collect().map(Some)
     }
 
-    fn wait(&mut self, deadline: Option<Instant>, remark: Option<&str>) -> Step {
+    fn wait(&mut self, deadline: Option<Instant>, phase: Option<&str>) -> Step {
         let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
         match self.events.recv_timeout(left.min(REDRAW_INTERVAL)) {
             Ok(ControlEvent::Signal(signal)) => self.signal(signal),
-            Ok(ControlEvent::Waiting(remark)) => {
+            Ok(ControlEvent::Status(status)) => {
                 self.waiting = true;
                 self.progress.erase();
-                info!("{remark}");
+                info!("{status}");
                 Step::Tick
             }
             Ok(ControlEvent::ClusterReady) => Step::Tick,
@@ -107,7 +107,7 @@ impl RunLoop {
             }
             Err(RecvTimeoutError::Timeout) if left <= REDRAW_INTERVAL => Step::DeadlineReached,
             Err(RecvTimeoutError::Timeout) => {
-                self.progress.draw(&self.pipeline.progress(), remark);
+                self.progress.draw(&self.pipeline.progress(), phase);
                 Step::Tick
             }
             Err(RecvTimeoutError::Disconnected) => {

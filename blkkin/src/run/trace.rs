@@ -39,7 +39,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, CliError> {
         failure.print();
         status = Status::Failed;
     }
-    outcome.source_remarks.iter().for_each(|remark| output.remark(remark));
+    outcome.source_notes.iter().for_each(|note| output.note(note));
     Ok(status.code())
 }
 

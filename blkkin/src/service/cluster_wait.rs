@@ -5,7 +5,7 @@
 //!                       └── success ───────────────────────► control channel
 //! ```
 //!
-//! *In*: an attempt that succeeds, or returns what prevents it. *Out*: remarks, and
+//! *In*: an attempt that succeeds, or returns what prevents it. *Out*: status texts, and
 //! [`ControlEvent::ClusterReady`] once. *Invariant*: an obstacle is reported once, however often it
 //! recurs. The main thread handles signals at once, because the attempts (up to 20 s each) run in a
 //! thread of their own.
@@ -55,7 +55,7 @@ impl ClusterWait {
             // The receiver is gone at shutdown.
             let notify = |event| drop(control.send(event));
             let stopped = || stop.wait(RETRY_INTERVAL);
-            if waiting.poll(found, &mut attempt, stopped, |remark| notify(ControlEvent::Waiting(remark))) {
+            if waiting.poll(found, &mut attempt, stopped, |status| notify(ControlEvent::Status(status))) {
                 notify(ControlEvent::ClusterReady);
             }
         };
@@ -99,9 +99,9 @@ impl ClusterWait {
             match control.next(systemd.watchdog_interval().unwrap_or(RETRY_INTERVAL).min(RETRY_INTERVAL)) {
                 Some(ControlEvent::ClusterReady) => return true,
                 Some(ControlEvent::Signal(signal)) if !signal.is_child() => return false,
-                Some(ControlEvent::Waiting(remark)) => {
-                    info!("{remark}");
-                    systemd.status(&remark);
+                Some(ControlEvent::Status(status)) => {
+                    info!("{status}");
+                    systemd.status(&status);
                 }
                 Some(ControlEvent::Signal(_) | ControlEvent::PipelineEnded) | None => {}
             }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     fn poll_until(answers: &[Result<(), KafkaError>], stop_after: usize) -> (bool, Vec<String>, ClusterWait) {
-        let (cluster_wait, remarks) = (ClusterWait::default(), RefCell::new(Vec::new()));
+        let (cluster_wait, reported) = (ClusterWait::default(), RefCell::new(Vec::new()));
         let mut answers = answers.iter().cloned();
         let mut rounds = 0;
         let stopped = || {
@@ -142,21 +142,21 @@ mod tests {
             rounds == stop_after
         };
         let found =
-            cluster_wait.poll("the cluster answers", &mut || answers.next().unwrap(), stopped, |remark| {
-                remarks.borrow_mut().push(remark);
+            cluster_wait.poll("the cluster answers", &mut || answers.next().unwrap(), stopped, |status| {
+                reported.borrow_mut().push(status);
             });
-        (found, remarks.into_inner(), cluster_wait)
+        (found, reported.into_inner(), cluster_wait)
     }
 
     #[test]
     fn each_obstacle_is_reported_once_also_when_two_alternate() {
         let answers = ["a", "b", "a", "b", "a"].map(error).into_iter().chain([Ok(())]).collect::<Vec<_>>();
-        let (found, remarks, cluster_wait) = poll_until(&answers, usize::MAX);
-        assert!(found && remarks.len() == 3, "{remarks:?}");
-        assert_eq!(remarks[0], "a: why; try: remedy; retrying until the cluster is usable");
+        let (found, reported, cluster_wait) = poll_until(&answers, usize::MAX);
+        assert!(found && reported.len() == 3, "{reported:?}");
+        assert_eq!(reported[0], "a: why; try: remedy; retrying until the cluster is usable");
         assert!(
-            remarks[1].starts_with("b: ") && remarks[2].starts_with("the cluster answers after"),
-            "{remarks:?}"
+            reported[1].starts_with("b: ") && reported[2].starts_with("the cluster answers after"),
+            "{reported:?}"
         );
         assert_eq!(cluster_wait.status(), None);
     }
@@ -168,9 +168,9 @@ mod tests {
 
     #[test]
     fn stop_request_ends_the_wait_and_keeps_the_obstacle() {
-        let (found, remarks, cluster_wait) = poll_until(&[error("a"), error("b")], 2);
-        assert!(!found && remarks.len() == 2, "{remarks:?}");
-        let remark = cluster_wait.status().unwrap();
-        assert!(remark.starts_with("waiting since 20") && remark.ends_with("b: why"), "{remark}");
+        let (found, reported, cluster_wait) = poll_until(&[error("a"), error("b")], 2);
+        assert!(!found && reported.len() == 2, "{reported:?}");
+        let status = cluster_wait.status().unwrap();
+        assert!(status.starts_with("waiting since 20") && status.ends_with("b: why"), "{status}");
     }
 }

@@ -167,7 +167,7 @@ fn respond(
         "/health" => match status.unhealthy_reason() {
             None => plain(
                 StatusCode::OK,
-                ["healthy".to_owned()].into_iter().chain(status.remarks()).map(line).collect(),
+                ["healthy".to_owned()].into_iter().chain(status.notes()).map(line).collect(),
             ),
             Some(why) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
@@ -175,8 +175,8 @@ fn respond(
     }
 }
 
-fn line(remark: String) -> String {
-    remark + "\n"
+fn line(note: String) -> String {
+    note + "\n"
 }
 
 /// Returns whether the client accepts the older format and not OpenMetrics.
@@ -218,7 +218,7 @@ mod tests {
             self.0.clone()
         }
 
-        fn remarks(&self) -> Vec<String> {
+        fn notes(&self) -> Vec<String> {
             vec!["x is unreachable".to_owned()]
         }
     }

@@ -32,9 +32,9 @@ pub(crate) fn next_event(
         match event {
             Some(ControlEvent::Signal(signal)) if !signal.is_child() => return ServiceEvent::StopRequested,
             Some(ControlEvent::PipelineEnded) => return ServiceEvent::WorkerEnded,
-            Some(ControlEvent::Waiting(remark)) => {
-                info!("{remark}");
-                systemd.status(&remark);
+            Some(ControlEvent::Status(status)) => {
+                info!("{status}");
+                systemd.status(&status);
             }
             Some(ControlEvent::Signal(_) | ControlEvent::ClusterReady) | None => {}
         }

@@ -96,9 +96,9 @@ pub(crate) trait ServiceStatus: Send + Sync + 'static {
     fn metric_families(&self) -> Vec<MetricFamily>;
     /// Returns why the service is unhealthy, if it is.
     fn unhealthy_reason(&self) -> Option<String>;
-    /// Returns remarks on health, such as unreachable peers and since when. A restart would not
+    /// Returns notes on health, such as unreachable peers and since when. A restart would not
     /// help.
-    fn remarks(&self) -> Vec<String> {
+    fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }

@@ -68,7 +68,7 @@ pub(crate) struct RunningLttng {
 impl LttngSource {
     /// Opens the session; `None` without `--ust`. Events that repeat thread contexts are not
     /// enabled if blkkin reads the contexts of all processes itself.
-    pub(crate) fn open(args: &LttngArgs, believed: &ContextPolicy) -> Result<Option<LttngSource>, CliError> {
+    pub(crate) fn open(args: &LttngArgs, policy: &ContextPolicy) -> Result<Option<LttngSource>, CliError> {
         if !args.ust {
             return Ok(None);
         }
@@ -77,7 +77,7 @@ impl LttngSource {
             mapping = mapping.chain(read_mapping(file)?);
         }
         let published =
-            *believed == ContextPolicy::All && blkkin_tracer::ptrace_access() == PtraceAccess::AllProcesses;
+            *policy == ContextPolicy::All && blkkin_tracer::ptrace_access() == PtraceAccess::AllProcesses;
         let events = mapping.events(published);
         let folder = tempfile::Builder::new().prefix("blkkin-ust.").tempdir();
         let folder = folder.map_err(|error| {
@@ -123,7 +123,7 @@ impl RunningLttng {
             |panic: Box<dyn std::any::Any + Send>| crate::error::panicked("the LTTng source", &*panic);
         let correlation_stats = correlation.join().map_err(panicked)?;
         let stats = reader.join().map_err(panicked)?;
-        Ok(remarks(&correlation_stats, &stats))
+        Ok(notes(&correlation_stats, &stats))
     }
 }
 
@@ -143,7 +143,7 @@ fn session_error(error: LttngError) -> CliError {
 }
 
 /// Returns the lines of the shutdown summary.
-fn remarks(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String> {
+fn notes(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String> {
     let LttngStats { counts, .. } = stats;
     let mut all = vec![format!(
         "daemons: {} spans ({} without an end), {} system calls as their children ({} by exact thread context)",

@@ -4,7 +4,7 @@ use blkkin_aggregator::stage::link::LinkStats;
 use blkkin_tracer::enrich::nbd::NbdStats;
 
 /// Returns the summary lines, the most severe last.
-pub(crate) fn remarks(nbd: &NbdStats, links: Option<&LinkStats>) -> Vec<String> {
+pub(crate) fn notes(nbd: &NbdStats, links: Option<&LinkStats>) -> Vec<String> {
     let mut first = format!("nbd: {} requests, {} replies", nbd.requests, nbd.replies);
     // An agent's endpoints are linked by the aggregator.
     if let Some(links) = links {

@@ -157,7 +157,7 @@ impl RunningUsdt {
     ) -> Result<(Vec<String>, UsdtSourceStats), CliError> {
         let outcome = self.correlation.join();
         let outcome = outcome.map_err(|panic| crate::error::panicked("the USDT source", &*panic))?;
-        Ok((remarks(&outcome, event_stats.unwrap_or_default()), outcome.stats))
+        Ok((notes(&outcome, event_stats.unwrap_or_default()), outcome.stats))
     }
 }
 
@@ -178,7 +178,7 @@ fn remedy_for(error: &UsdtError) -> String {
 }
 
 /// Returns the lines of the shutdown summary.
-fn remarks(outcome: &UsdtOutcome, event_stats: UsdtStats) -> Vec<String> {
+fn notes(outcome: &UsdtOutcome, event_stats: UsdtStats) -> Vec<String> {
     let UsdtOutcome { operations, stats: UsdtSourceStats { correlation, unread, discarded, .. } } = outcome;
     let mut all = vec![format!(
         "usdt: {} events, {} spans ({} without an end), {} system calls as their children",

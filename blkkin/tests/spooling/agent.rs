@@ -1,14 +1,12 @@
 //! A running agent with a spool; tests read its output and its metrics.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
 use super::caller::Caller;
 use crate::TIMEOUT;
 use crate::support::live::eventually;
-use crate::support::metrics::{address, value};
+use crate::support::metrics::{address, get_as, value};
 use crate::support::service::Service;
 
 /// The agent process, killed when dropped.
@@ -46,7 +44,7 @@ impl Agent {
         let address = address(&output);
         assert!(
             eventually(|| {
-                metrics = get_metrics(address).unwrap_or_default();
+                metrics = get_as(address, "/metrics", "*/*").unwrap_or_default();
                 metrics.ends_with("# EOF\n")
             }),
             "{}",
@@ -67,13 +65,4 @@ impl Agent {
     pub(crate) fn finish(self) -> (Option<i32>, String) {
         self.0.finish()
     }
-}
-
-fn get_metrics(address: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    let head = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
-    write!(stream, "{head}Accept: application/openmetrics-text; version=1.0.0\r\n\r\n")?;
-    let mut response = String::new();
-    stream.read_to_string(&mut response)?;
-    Ok(response)
 }

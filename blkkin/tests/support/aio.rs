@@ -8,22 +8,22 @@ use super::direct::Block;
 
 const READ: u16 = 0;
 
-/// `struct iocb`.
+/// `struct iocb`, little endian.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Iocb {
-    data: u64,
-    key: u32,
-    rw_flags: u32,
-    opcode: u16,
-    priority: i16,
-    fd: u32,
-    buffer: u64,
-    bytes: u64,
-    offset: i64,
-    reserved: u64,
-    flags: u32,
-    result_fd: u32,
+pub(crate) struct Iocb {
+    pub(crate) data: u64,
+    pub(crate) key: u32,
+    pub(crate) rw_flags: u32,
+    pub(crate) opcode: u16,
+    pub(crate) priority: i16,
+    pub(crate) fd: u32,
+    pub(crate) buffer: u64,
+    pub(crate) bytes: u64,
+    pub(crate) offset: i64,
+    pub(crate) reserved: u64,
+    pub(crate) flags: u32,
+    pub(crate) result_fd: u32,
 }
 
 /// `struct io_event`.

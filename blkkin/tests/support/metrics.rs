@@ -1,8 +1,10 @@
 //! A client of a service's HTTP endpoints for metrics and health.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::time::Duration;
+
+/// Time limit of a request; a response takes milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the address of the endpoint from the service's output.
 pub(crate) fn address(output: &str) -> &str {
@@ -10,18 +12,16 @@ pub(crate) fn address(output: &str) -> &str {
     found.unwrap_or_else(|| panic!("{output}"))
 }
 
-/// Returns the whole response, head and body.
+/// Returns the body of the response.
 pub(crate) fn get(address: &str, path: &str) -> String {
-    get_with(address, path, "")
+    get_as(address, path, "*/*").unwrap_or_else(|error| panic!("{address}{path}: {error}"))
 }
 
-/// Returns the response to a request with further header lines. HTTP 1.0 sends it in one piece.
-pub(crate) fn get_with(address: &str, path: &str, head: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n{head}\r\n").unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).unwrap();
-    response
+/// Returns the body of the response in this content type, or an error if its status is one.
+pub(crate) fn get_as(address: &str, path: &str, content_type: &str) -> Result<String, ureq::Error> {
+    let request = ureq::get(format!("http://{address}{path}")).header("accept", content_type);
+    let mut response = request.config().proxy(None).timeout_global(Some(TIMEOUT)).build().call()?;
+    response.body_mut().with_config().limit(u64::MAX).read_to_string()
 }
 
 /// Returns the value of a series, given by name and labels.
@@ -32,8 +32,7 @@ pub(crate) fn value(metrics: &str, series: &str) -> f64 {
 
 /// Returns the values of all series by their labels, which include the name.
 pub(crate) fn series(metrics: &str) -> BTreeMap<BTreeMap<String, String>, f64> {
-    let body = metrics.split_once("\r\n\r\n").map_or(metrics, |(_, body)| body);
-    let lines = body.lines().filter(|line| !line.starts_with('#'));
+    let lines = metrics.lines().filter(|line| !line.starts_with('#'));
     lines
         .map(|line| {
             // An exemplar may follow the value.

@@ -33,6 +33,16 @@ pub(crate) mod terminal;
 pub(crate) mod tools;
 pub(crate) mod ublk;
 
+/// A process that is killed when dropped.
+pub(crate) struct KillOnDrop(pub(crate) std::process::Child);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Ends the test as skipped, with the reason.
 macro_rules! skip {
     ($($reason:tt)*) => {{

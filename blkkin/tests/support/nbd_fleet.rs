@@ -6,13 +6,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::broker::Broker;
 use crate::network_link::{ADDRESSES, NetworkLink};
+use crate::support::KillOnDrop;
 use crate::support::live::eventually;
 use crate::support::metrics::{address, families, get, value};
 use crate::support::service::Service;
@@ -27,16 +28,6 @@ pub(crate) const LOSS: u64 = 2;
 pub(crate) const CUT: u64 = 3;
 pub(crate) const DISCONNECT: u64 = 4;
 pub(crate) const UNANSWERED_AT_CLOSE: &str = "nbd_requests_unanswered_total{reason=\"connection closed\"}";
-
-/// A daemon that is killed when dropped.
-struct KillOnDrop(Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// The processes, in the order in which they end.
 pub(crate) struct NbdFleet {

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use crate::support::live::eventually;
-use crate::support::metrics;
+use crate::support::metrics::get_as;
 
 /// Values of series by their labels, which include the name.
 pub(crate) type Series = BTreeMap<BTreeMap<String, String>, f64>;
@@ -53,10 +53,7 @@ impl Prometheus {
         }
         let process = command.spawn().map_err(|error| format!("prometheus: {error}"))?;
         let server = Prometheus { process, address, folder };
-        let ready = || {
-            std::net::TcpStream::connect(&server.address).is_ok()
-                && metrics::get(&server.address, "/-/ready").contains(" 200 OK")
-        };
+        let ready = || get_as(&server.address, "/-/ready", "*/*").is_ok();
         assert!(eventually(ready), "no Prometheus:\n{}", server.log());
         Ok(server)
     }
@@ -67,12 +64,13 @@ impl Prometheus {
 
     /// Returns the data of an API response whose status is success.
     pub(crate) fn request(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value, String> {
-        let query: Vec<_> =
-            parameters.iter().map(|(name, value)| format!("{name}={}", percent_encoded(value))).collect();
-        let response = metrics::get(&self.address, &format!("/api/v1/{path}?{}", query.join("&")));
-        let body = response.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        let mut response: Value =
-            serde_json::from_str(body).map_err(|error| format!("{error}: {response}"))?;
+        let request = ureq::get(format!("http://{}/api/v1/{path}", self.address));
+        let request = request.query_pairs(parameters.iter().copied()).config().proxy(None);
+        // An error's status and reason are in the response too.
+        let response = request.http_status_as_error(false).build().call();
+        let mut response = response.map_err(|error| error.to_string())?;
+        let mut response: Value = serde_json::from_reader(response.body_mut().as_reader())
+            .map_err(|error| format!("{error}: {response:?}"))?;
         match response["status"] == "success" {
             true => Ok(response["data"].take()),
             false => Err(response.to_string()),
@@ -117,13 +115,4 @@ pub(crate) fn program(name: &str) -> Result<PathBuf, String> {
     let folders = configured.into_iter().chain([toolchain]).chain(std::env::split_paths(&path));
     let found = folders.map(|folder| folder.join(name)).find(|program| program.is_file());
     found.ok_or_else(|| format!("no {name}: cargo xtask setup --tests fetches it"))
-}
-
-/// Percent-encodes a value for a URL's query.
-fn percent_encoded(text: &str) -> String {
-    let byte = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => (byte as char).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(byte).collect()
 }

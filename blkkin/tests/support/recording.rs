@@ -213,8 +213,7 @@ impl Recorder {
     /// Detaches and collects the rest.
     pub(crate) fn finish(self) -> Recording {
         self.stop.stop();
-        let TraceSummary { accounts: stats, at_end: final_state, nbd: _, usdt: _ } =
-            self.drain.join().unwrap();
+        let TraceSummary { stats, final_state, nbd: _, usdt: _ } = self.drain.join().unwrap();
         let (events, traces, join) = self.collect.join().unwrap();
         Recording { events, traces, stats, join, final_state }
     }

@@ -4,15 +4,13 @@
 //! They contain calls with and without I/O, journal commits with waiting calls, lost and late
 //! records, and repeated batches.
 
-use blkkin_wire::batch::{EventBatch, SourceStats};
+use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, Captured, CommitEvent, DeviceEvent, FileEvent, LayerEvent, OpenFile,
-    PairEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskChange, TaskEvent, TaskRef,
+    BioEvent, BlockStatus, CommitEvent, DeviceEvent, FileEvent, LayerEvent, OpenFile, PairEvent,
+    RequestEvent, SyscallEvent, SyscallOutcome, TaskEvent, TaskRef,
 };
-use blkkin_wire::ids::{
-    BootId, CgroupId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, Uid,
-};
+use blkkin_wire::ids::{BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
 use blkkin_wire::syscalls::SyscallId;
 
 /// Nanoseconds from one call to the next. 10,000 calls are 100 s, longer than a trace may wait for
@@ -34,15 +32,10 @@ pub(crate) fn batches(node: u128, calls: u64) -> Vec<EventBatch> {
     // A stable sort: records that the kernel wrote at one time keep their order.
     events.sort_by_key(LayerEvent::time);
     let wallclock = WallclockNs(1_700_000_000_000_000_000);
-    let anchor = ClockAnchor {
-        monotonic: MonotonicNs(0),
-        wallclock,
-        uncertainty: DurationNs(100),
-        ..ClockAnchor::NONE
-    };
+    let anchor = ClockAnchor { wallclock, uncertainty: DurationNs(100), ..ClockAnchor::NONE };
     let batch = |sequence, events: Vec<LayerEvent>, watermark| {
-        let (watermark, stats) = (MonotonicNs(watermark), SourceStats::default());
-        EventBatch { source, sequence, anchor, events, watermark, stats, crashed_runs: Vec::new() }
+        let watermark = MonotonicNs(watermark);
+        EventBatch { source, sequence, anchor, events, watermark, ..EventBatch::tick() }
     };
     let mut batches = Vec::new();
     let mut sequence = 0;
@@ -132,75 +125,18 @@ fn call(node: u64, n: u64, events: &mut Vec<LayerEvent>, late: &mut Vec<LayerEve
 }
 
 fn io(root: SpanId, bio: SpanId, request: SpanId, start: u64, n: u64) -> (BioEvent, RequestEvent) {
-    let (queue, end) = (MonotonicNs(start + 50), MonotonicNs(start + 600));
-    let status = BlockStatus(if n.is_multiple_of(101) { 10 } else { 0 });
-    let bio = BioEvent {
-        span: bio,
-        submitter: Submitter::Span(root),
-        root,
-        task: TASK,
-        request: Some(request),
-        first: true,
-        split: false,
-        queue,
-        end,
-        device: DISK,
-        sector: Sector(8 * n),
-        bytes: 4096,
-        op: BlockOp(1),
-        status,
-    };
-    let request = RequestEvent {
-        span: request,
-        parent: Some(bio.span),
-        root,
-        task: TASK,
-        start: queue,
-        insert: None,
-        issue: Some(MonotonicNs(start + 100)),
-        complete: end,
-        device: DISK,
-        sector: bio.sector,
-        bytes: 4096,
-        op: bio.op,
-        status,
-        bios: 1,
-        tag: Some(5),
-        plugged: false,
-        requeued: false,
-        flush_sequence: false,
-    };
-    (bio, request)
+    let pair = PairEvent::bare([root, bio, request], TASK, DISK, [start + 50, start + 600].map(MonotonicNs));
+    let (sector, status) = (Sector(8 * n), BlockStatus(if n.is_multiple_of(101) { 10 } else { 0 }));
+    let issue = Some(MonotonicNs(start + 100));
+    (BioEvent { sector, status, ..pair.bio }, RequestEvent { issue, sector, status, ..pair.request })
 }
 
 /// Returns metadata events, sent once at the beginning. A stage that forgets them gives all traces
 /// different tags.
 fn metadata() -> Vec<LayerEvent> {
     let time = MonotonicNs(1);
-    let file = FileEvent {
-        time,
-        file: FILE,
-        path: "/srv/data/table".into(),
-        captured: Captured::Full,
-        filesystem: "ext4".into(),
-        device_file: None,
-        mode: 0o100_644,
-    };
-    let task = TaskEvent {
-        time,
-        task: TASK,
-        parent: None,
-        change: TaskChange::Discovered,
-        tid: Tid(100),
-        pid: Pid(100),
-        ppid: Pid(1),
-        uid: Uid(1000),
-        cgroup: CgroupId(1),
-        comm: "database".into(),
-        exe: None,
-        kernel_thread: false,
-        ns_ids: None,
-    };
+    let file = FileEvent::bare(FILE, time, "/srv/data/table");
+    let task = TaskEvent::bare(TASK, time, "database");
     let device = DeviceEvent { time, device: DISK, name: "loop1".into(), partition_of: None };
     vec![LayerEvent::Device(device), LayerEvent::File(file), LayerEvent::Task(task)]
 }

@@ -1,4 +1,4 @@
-//! A real Zipkin server for the time of a test, and a small HTTP client of its API.
+//! A real Zipkin server for the time of a test, and a client of its API.
 //!
 //! The server's jar is at the path that `cargo xtask test` passes, or where `cargo xtask setup
 //! --tests` puts it, or in the user's Maven repository. Nothing is downloaded here.
@@ -6,8 +6,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -104,13 +104,15 @@ impl Zipkin {
 
     /// Returns the JSON at `path`, or none while the status is not 200.
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
-        let (status, body) = self.request("GET", path, b"").ok()?;
-        (status == 200).then(|| serde_json::from_slice(&body).ok())?
+        let mut response = agent().get(self.url() + path).call().ok()?;
+        let body = response.body_mut().with_config().limit(u64::MAX).read_to_vec().ok()?;
+        (response.status() == 200).then(|| serde_json::from_slice(&body).ok())?
     }
 
     /// Posts a list of spans unchanged and returns the status.
     pub(crate) fn post(&self, list: &[u8]) -> u16 {
-        self.request("POST", "/api/v2/spans", list).unwrap().0
+        let request = agent().post(self.url() + "/api/v2/spans").content_type("application/json");
+        request.send(list).unwrap().status().as_u16()
     }
 
     /// Returns all spans of a trace. The server shows accepted spans a moment later.
@@ -147,29 +149,6 @@ impl Zipkin {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
-
-    /// Sends one request on a connection of its own.
-    fn request(&self, method: &str, path: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
-        let mut stream = TcpStream::connect(self.address)?;
-        let (length, host) = (body.len(), self.address);
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
-        )?;
-        stream.write_all(body)?;
-        // Reads until the response is complete, since the server closes its connections late.
-        let (mut response, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
-        loop {
-            let length = stream.read(&mut chunk)?;
-            response.extend(&chunk[..length]);
-            match parse(&response) {
-                Some(parsed) => return Ok(parsed),
-                None if length == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                None => {}
-            }
-        }
-    }
 }
 
 impl Drop for Zipkin {
@@ -177,6 +156,12 @@ impl Drop for Zipkin {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns a client with connections of its own, without a proxy.
+fn agent() -> ureq::Agent {
+    let config = ureq::Agent::config_builder().proxy(None).http_status_as_error(false);
+    config.timeout_global(Some(TIME_LIMIT)).build().into()
 }
 
 fn spawn(
@@ -217,34 +202,6 @@ fn spawn(
         });
     }
     java.spawn().map_err(|error| format!("java: {error}"))
-}
-
-/// Returns status and body of a response, or none until it is complete.
-fn parse(response: &[u8]) -> Option<(u16, Vec<u8>)> {
-    let end = response.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&response[..end]).ok()?.to_lowercase();
-    let status = head.split(' ').nth(1)?.parse().ok()?;
-    let body = &response[end + 4..];
-    let header = |name| head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    match header("content-length").and_then(|length| length.parse().ok()) {
-        Some(length) => Some((status, body.get(..length)?.to_vec())),
-        None if header("transfer-encoding") == Some("chunked") => Some((status, unchunked(body)?)),
-        None => Some((status, Vec::new())),
-    }
-}
-
-fn unchunked(mut body: &[u8]) -> Option<Vec<u8>> {
-    let mut decoded = Vec::new();
-    loop {
-        let end = body.windows(2).position(|window| window == b"\r\n")?;
-        let length = usize::from_str_radix(std::str::from_utf8(&body[..end]).ok()?, 16).ok()?;
-        if length == 0 {
-            return Some(decoded);
-        }
-        let start = end + 2;
-        decoded.extend(body.get(start..start + length)?);
-        body = body.get(start + length + 2..)?;
-    }
 }
 
 fn jar() -> Result<PathBuf, String> {

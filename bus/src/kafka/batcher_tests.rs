@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use blkkin_wire::batch::{EventBatch, SourceStats};
-use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{DeviceEvent, LayerEvent};
 use blkkin_wire::ids::{BootId, DeviceId, NodeId, Source, StartEpoch};
 use blkkin_wire::v1;
@@ -22,16 +22,10 @@ fn batch(numbers: std::ops::Range<u64>, name: usize) -> EventBatch {
     EventBatch {
         source: Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) },
         sequence: 77,
-        anchor: ClockAnchor {
-            monotonic: MonotonicNs(0),
-            wallclock: WallclockNs(0),
-            uncertainty: DurationNs(1),
-            ..ClockAnchor::NONE
-        },
         watermark: MonotonicNs(numbers.end * 10),
         events: numbers.map(event).collect(),
         stats: SourceStats { calls_entered: name as u64, ..SourceStats::default() },
-        crashed_runs: Vec::new(),
+        ..EventBatch::tick()
     }
 }
 

@@ -29,7 +29,7 @@ use rdkafka::message::OwnedMessage;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::codec::{Codec, Events, Traces};
-use super::dedup::{DuplicateState, SequenceTracker};
+use super::dedup::{DuplicateDetector, DuplicateState};
 use super::lag::Progress;
 use super::rebalance::{Change, RebalanceListener};
 use super::settings::Group;
@@ -72,7 +72,7 @@ pub struct RecordPosition {
 #[derive(Clone, Debug)]
 struct ProcessedOffset {
     next: i64,
-    sequences: SequenceTracker,
+    sequences: DuplicateDetector,
 }
 
 /// Assigned and revoked partitions.
@@ -88,7 +88,7 @@ pub struct TopicConsumer<C> {
     consumer: BaseConsumer<RebalanceListener>,
     listener: RebalanceListener,
     /// Sequence tracker of each partition.
-    sequences: HashMap<i32, SequenceTracker>,
+    sequences: HashMap<i32, DuplicateDetector>,
     /// Offset of the next record to receive, by partition.
     next: HashMap<i32, i64>,
     /// Processed offsets of partitions that have received more records since.
@@ -269,7 +269,7 @@ impl<C: Codec> TopicConsumer<C> {
         for element in committed.elements() {
             let error = element.error();
             error.map_err(|error| KafkaError::of(&self.settings, "fetch offsets from", &error))?;
-            self.sequences.insert(element.partition(), SequenceTracker::from_metadata(element.metadata()));
+            self.sequences.insert(element.partition(), DuplicateDetector::from_metadata(element.metadata()));
             self.processed.remove(&element.partition());
             let next = if let Offset::Offset(next) = element.offset() { Some(next) } else { None };
             match next {

@@ -14,7 +14,7 @@
 //! # Persistence
 //!
 //! Committed offsets alone do not identify a replay behind the committed offset. The last sequence
-//! of each origin is therefore stored in the commit's metadata ([`SequenceTracker::to_metadata`]).
+//! of each origin is therefore stored in the commit's metadata ([`DuplicateDetector::to_metadata`]).
 //! The metadata has 4,096 bytes (`offset.metadata.max.bytes`), room for the 120 most recently used
 //! origins of a partition. Replays of older origins are recognised only while this member lives.
 
@@ -43,7 +43,7 @@ pub enum DuplicateState {
 
 /// Last sequence number of each origin.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SequenceTracker {
+pub(super) struct DuplicateDetector {
     last: HashMap<u64, Last>,
     uses: u64,
 }
@@ -55,7 +55,7 @@ struct Last {
     used: u64,
 }
 
-impl SequenceTracker {
+impl DuplicateDetector {
     /// Classifies a record and remembers its sequences. A record without parts is new.
     pub(super) fn classify(&mut self, numbers: Numbers) -> DuplicateState {
         let Numbers { origin, first, count } = numbers;
@@ -91,13 +91,13 @@ impl SequenceTracker {
     }
 
     /// Decodes metadata; entries in another format are skipped.
-    pub(super) fn from_metadata(text: &str) -> SequenceTracker {
+    pub(super) fn from_metadata(text: &str) -> DuplicateDetector {
         let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
         let one = |word: &str| {
             let (key, last) = word.split_at_checked(16)?;
             Some((number(key)?, Last { number: number(last)?, used: 0 }))
         };
-        SequenceTracker { last: text.split(' ').filter_map(one).collect(), uses: 0 }
+        DuplicateDetector { last: text.split(' ').filter_map(one).collect(), uses: 0 }
     }
 }
 
@@ -113,9 +113,9 @@ mod tests {
 
     #[test]
     fn a_record_is_new_once_and_gaps_are_counted() {
-        let mut tracker = SequenceTracker::default();
+        let mut detector = DuplicateDetector::default();
         let records = [(1, 5), (1, 6), (1, 6), (1, 5), (1, 9), (2, 0), (1, 8), (1, 10)];
-        let states = records.map(|(origin, number)| tracker.classify(one(origin, number)));
+        let states = records.map(|(origin, number)| detector.classify(one(origin, number)));
         let after_gap = DuplicateState::New { duplicates: 0, missing: 2 };
         use DuplicateState::Duplicate;
         assert_eq!(states, [NEXT, NEXT, Duplicate, Duplicate, after_gap, NEXT, Duplicate, NEXT]);
@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn a_record_with_several_parts_counts_its_duplicates() {
-        let mut tracker = SequenceTracker::default();
-        let mut classify = |first, count| tracker.classify(Numbers { origin: 7, first, count });
+        let mut detector = DuplicateDetector::default();
+        let mut classify = |first, count| detector.classify(Numbers { origin: 7, first, count });
         assert_eq!(classify(10, 5), NEXT);
         assert_eq!(classify(12, 3), DuplicateState::Duplicate);
         assert_eq!(classify(12, 6), DuplicateState::New { duplicates: 3, missing: 0 });
@@ -136,11 +136,11 @@ mod tests {
 
     #[test]
     fn the_next_member_recognises_duplicates_by_the_metadata() {
-        let mut tracker = SequenceTracker::default();
-        (0..200).for_each(|origin| assert_eq!(tracker.classify(one(origin, u64::MAX - 1)), NEXT));
-        let metadata = tracker.to_metadata();
+        let mut detector = DuplicateDetector::default();
+        (0..200).for_each(|origin| assert_eq!(detector.classify(one(origin, u64::MAX - 1)), NEXT));
+        let metadata = detector.to_metadata();
         assert!(metadata.len() <= 4_096, "{}", metadata.len());
-        let mut next = SequenceTracker::from_metadata(&metadata);
+        let mut next = DuplicateDetector::from_metadata(&metadata);
         assert_eq!(next.classify(one(199, u64::MAX - 1)), DuplicateState::Duplicate);
         assert_eq!(next.classify(one(199, u64::MAX)), NEXT);
         assert_eq!(
@@ -148,6 +148,6 @@ mod tests {
             NEXT,
             "beyond ORIGINS_MAX: only the most recently used origins are kept"
         );
-        assert_eq!(SequenceTracker::from_metadata("no metadata äöü").last.len(), 0);
+        assert_eq!(DuplicateDetector::from_metadata("no metadata äöü").last.len(), 0);
     }
 }

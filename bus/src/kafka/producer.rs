@@ -260,17 +260,17 @@ impl EventProducer {
         }
     }
 
-    /// Waits up to `patience` for all records to be delivered or failed, and returns the counters.
-    pub fn finish(self, patience: Duration) -> DeliveryStats {
+    /// Waits up to `timeout` for all records to be delivered or failed, and returns the counters.
+    pub fn finish(self, timeout: Duration) -> DeliveryStats {
         // The counters show records that are still in flight.
-        let _ = self.producer.flush(patience);
+        let _ = self.producer.flush(timeout);
         self.stats()
     }
 
-    /// Waits up to `patience` for all records to be delivered or failed; the producer stays usable.
-    pub fn flush(&self, patience: Duration) -> DeliveryStats {
+    /// Waits up to `timeout` for all records to be delivered or failed; the producer stays usable.
+    pub fn flush(&self, timeout: Duration) -> DeliveryStats {
         // The counters show records that are still in flight.
-        let _ = self.producer.flush(patience);
+        let _ = self.producer.flush(timeout);
         self.stats()
     }
 

@@ -45,7 +45,7 @@ pub enum Ink {
     /// Ordinary text.
     #[default]
     Plain,
-    /// Rules, column headings, remarks.
+    /// Rules, column headings, notes.
     Dim,
     /// Emphasised text.
     Bold,

@@ -3,7 +3,7 @@
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::syscalls::SyscallId;
 
-use super::{remark, size, time, title};
+use super::{note, size, time, title};
 use crate::collect::calls::{CallRow, IoKind};
 use crate::report::Report;
 use crate::text::line::Line;
@@ -73,7 +73,7 @@ fn more(rest: &[(SyscallId, &CallRow)], columns: usize) -> Vec<Line> {
         counted(calls, "call"),
         units::duration(time)
     );
-    remark(&text, columns)
+    note(&text, columns)
 }
 
 /// Returns a line that sums calls on pipes, plain memory and other objects that are not storage.
@@ -91,7 +91,7 @@ fn streams(report: &Report, columns: usize) -> Vec<Line> {
         units::duration(time),
         names.join(", ")
     );
-    remark(&text, columns)
+    note(&text, columns)
 }
 
 fn sums(rows: &[(SyscallId, &CallRow)]) -> (u64, DurationNs) {

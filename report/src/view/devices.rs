@@ -4,7 +4,7 @@
 //! were in a scheduler, each part of the queue also has a row. Two phases next to each other would
 //! need more than 80 columns, and which phase matters depends on the problem.
 
-use super::{remark, size, time, title};
+use super::{note, size, time, title};
 use crate::collect::devices::{DeviceOp, OpRow};
 use crate::collect::latency::Latency;
 use crate::report::Report;
@@ -57,7 +57,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     lines.extend(table.without_empty(&["merged"]).lines(columns));
     lines.extend(anomalies.iter().map(|text| Line::of(format!("  {}", sanitize(text)), Ink::Alarm)));
     if unissued > 0 {
-        lines.extend(remark(&format!("{} {UNISSUED}", units::counted(unissued, "request")), columns));
+        lines.extend(note(&format!("{} {UNISSUED}", units::counted(unissued, "request")), columns));
     }
     lines
 }

@@ -1,6 +1,6 @@
 //! Section: files by total time.
 
-use super::{remark, size, title};
+use super::{note, size, title};
 use crate::collect::files::FileRow;
 use crate::report::Report;
 use crate::text::line::{Line, sanitize};
@@ -58,5 +58,5 @@ fn more(report: &Report, shown: &[(&str, &FileRow)], columns: usize) -> Vec<Line
     let at_least = if report.files.others().is_some() { "more than " } else { "" };
     let files = count((report.files.count() - shown.len()) as u64);
     let (calls, time) = (counted(rest.calls, "call"), units::duration(rest.total));
-    remark(&format!("and {at_least}{files} more: {calls}, {time}"), columns)
+    note(&format!("and {at_least}{files} more: {calls}, {time}"), columns)
 }

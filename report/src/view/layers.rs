@@ -1,6 +1,6 @@
 //! Section: time by layer.
 
-use super::{remark, size, time, title};
+use super::{note, size, time, title};
 use crate::collect::layers::{Layer, LayerRow};
 use crate::report::Report;
 use crate::text::line::Line;
@@ -35,7 +35,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     let mut lines =
         title("layers", "the calls that reached each one, and its own part of their time", columns);
     lines.extend(table.lines(columns));
-    lines.extend(remark(UNACCOUNTED, columns));
+    lines.extend(note(UNACCOUNTED, columns));
     lines
 }
 

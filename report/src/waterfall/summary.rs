@@ -14,7 +14,7 @@ use super::block;
 use crate::text::line::sanitize;
 use crate::text::units;
 
-/// Formats the shares and remarks:
+/// Formats the shares and notes:
 /// `91.2 % at the device loop0, 6.1 % in the file system, 2.7 % unaccounted`.
 pub fn summary(trace: &Trace, breakdown: Breakdown) -> String {
     let at_device = format!("at {}", devices(trace));
@@ -37,9 +37,9 @@ pub fn summary(trace: &Trace, breakdown: Breakdown) -> String {
     let shares: Vec<String> =
         shares.map(|(time, place)| format!("{} {place}", units::share(time.0, total))).collect();
     let mut sentence = shares.join(", ");
-    for remark in remarks(trace) {
+    for note in notes(trace) {
         sentence.push_str(if sentence.is_empty() { "" } else { "; " });
-        sentence.push_str(&remark);
+        sentence.push_str(&note);
     }
     sentence
 }
@@ -94,20 +94,20 @@ fn uncovered(from: MonotonicNs, to: MonotonicNs, mut parts: Vec<(MonotonicNs, Mo
     uncovered + to.since(uncovered_from).0
 }
 
-fn remarks(trace: &Trace) -> Vec<String> {
-    let mut remarks = Vec::new();
-    let Some(call) = trace.call() else { return remarks };
+fn notes(trace: &Trace) -> Vec<String> {
+    let mut notes = Vec::new();
+    let Some(call) = trace.call() else { return notes };
     let submitted_io = !trace.bios.is_empty() || !trace.requests.is_empty() || !trace.waited_for.is_empty();
     if !submitted_io && trace.incomplete.is_empty() {
-        remarks.push("nothing went to a device".to_owned());
+        notes.push("nothing went to a device".to_owned());
     }
     if call.sleeps == 0 {
-        remarks.push("it never slept".to_owned());
+        notes.push("it never slept".to_owned());
     }
     if trace.last_end() > call.exit {
         let after = units::duration(trace.last_end().since(call.exit));
         let what = if trace.bios.is_empty() { "command" } else { "bio" };
-        remarks.push(format!("its last {what} ended {after} after it returned"));
+        notes.push(format!("its last {what} ended {after} after it returned"));
     }
     let Incomplete { bios, requests, commits, .. } = trace.incomplete;
     let missing: Vec<String> = [(bios, "bio"), (requests, "request"), (commits, "commit")]
@@ -116,7 +116,7 @@ fn remarks(trace: &Trace) -> Vec<String> {
         .map(|(number, noun)| units::counted(number.into(), noun))
         .collect();
     if !missing.is_empty() {
-        remarks.push(format!("incomplete: {} never arrived", missing.join(" and ")));
+        notes.push(format!("incomplete: {} never arrived", missing.join(" and ")));
     }
-    remarks
+    notes
 }

@@ -16,7 +16,7 @@ use blkkin_wire::event::{
     BioEvent, BlockOp, BlockStatus, Captured, CommitEvent, ContextSource, RequestEvent, Submitter,
     SyscallOutcome, TaskChange, TaskEvent,
 };
-use blkkin_wire::ids::{CgroupId, DeviceId, Pid, Sector, SpanId, Tid, TraceId, Uid};
+use blkkin_wire::ids::{DeviceId, Pid, Sector, SpanId, Tid, TraceId};
 use blkkin_wire::in_flight::{BlockLayer, DeviceChange, FinalState, InFlightIo, LostDevice};
 use blkkin_wire::process_context::ProcessContextEvent;
 use blkkin_wire::remote_link::{ClockShift, Reparented};
@@ -55,21 +55,8 @@ fn with_names(trace: &mut Trace) {
 }
 
 fn task(comm: &str, pid: u32) -> Arc<TaskEvent> {
-    Arc::new(TaskEvent {
-        time: STARTED,
-        task: TASK,
-        parent: None,
-        change: TaskChange::Execed,
-        tid: Tid(pid),
-        pid: Pid(pid),
-        ppid: Pid(1),
-        uid: Uid(1000),
-        cgroup: CgroupId(1),
-        comm: comm.into(),
-        exe: None,
-        kernel_thread: false,
-        ns_ids: None,
-    })
+    let (tid, pid) = (Tid(pid), Pid(pid));
+    Arc::new(TaskEvent { change: TaskChange::Execed, tid, pid, ..TaskEvent::bare(TASK, STARTED, comm) })
 }
 
 fn at(us: u64) -> MonotonicNs {

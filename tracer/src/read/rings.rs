@@ -30,7 +30,7 @@ use crate::enrich::usdt::events::UsdtCollector;
 use crate::read::decode::{Record, decode};
 use crate::read::ring::Ring;
 use crate::read::translate;
-use crate::stats::accounts::DecodeStats;
+use crate::stats::source_stats::DecodeStats;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@
 pub mod counters;
 pub(crate) mod recursion_misses;
 
-pub mod accounts;
+pub mod source_stats;
 
 pub mod persistent_counters;
 pub mod progress_map;

@@ -12,7 +12,7 @@
 //!
 //! *Invariant*: a live run is never taken for a crashed one. Each run holds a lock on its directory
 //! by a descriptor that dies with it. A process that scans or removes directories holds the lock of
-//! the parent directory meanwhile. A crashed run is reported until [`CrashedRun::acknowledge`]
+//! the parent directory meanwhile. A crashed run is reported until [`OrphanedCounters::acknowledge`]
 //! confirms that the report arrived.
 //!
 //! *Why pins*: counters that user space reads while it lives miss the end. Programs go on writing
@@ -35,9 +35,9 @@ use aya::maps::{MapData, PerCpuArray};
 use blkkin_wire::crash_report::{LossReport, RecordCounts};
 use blkkin_wire::ids::StartEpoch;
 
-use crate::stats::accounts::{DecodeStats, reconcile};
 use crate::stats::counters::KernelCounters;
 use crate::stats::progress_map::{Progress, ProgressMap};
+use crate::stats::source_stats::{DecodeStats, reconcile};
 
 /// Magic number of a BPF file system (include/uapi/linux/magic.h, BPF_FS_MAGIC).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -74,7 +74,7 @@ pub struct PinnedCounters {
 
 /// Pinned counters of a run that ended without removing them.
 #[derive(Debug)]
-pub struct CrashedRun {
+pub struct OrphanedCounters {
     home: PinDir,
     folder: PathBuf,
     _lock: File,
@@ -105,9 +105,9 @@ impl PinDir {
         Ok(PinDir { path })
     }
 
-    /// Lists runs whose process is dead. Each stays locked until dropped, so no other process
-    /// reports it.
-    pub fn crashed_runs(&self) -> io::Result<Vec<CrashedRun>> {
+    /// Lists the counters of runs whose process is dead. Each stays locked until dropped, so no
+    /// other process reports it.
+    pub fn orphaned(&self) -> io::Result<Vec<OrphanedCounters>> {
         let _parent_lock = self.lock()?;
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -119,7 +119,7 @@ impl PinDir {
             let name = folder.file_name().and_then(|name| name.to_str());
             let epoch = name.and_then(|name| u64::from_str_radix(name, 16).ok()).map(StartEpoch);
             let stats = CrashedRunStats::from_pins(&folder);
-            found.push(CrashedRun { home: self.clone(), folder, _lock: lock, epoch, stats });
+            found.push(OrphanedCounters { home: self.clone(), folder, _lock: lock, epoch, stats });
         }
         Ok(found)
     }
@@ -163,7 +163,7 @@ impl Drop for PinnedCounters {
     }
 }
 
-impl CrashedRun {
+impl OrphanedCounters {
     /// Removes the pins, once the report has arrived.
     pub fn acknowledge(self) -> io::Result<()> {
         let _parent_lock = self.home.lock()?;
@@ -191,8 +191,8 @@ impl CrashedRunStats {
         let counters = PerCpuArray::try_from(aya::maps::Map::PerCpuArray(counters));
         let counters = KernelCounters::new(counters.map_err(|error| crate::aya_error::error_chain(&error))?);
         let counters = counters.read().map_err(|error| error.to_string())?;
-        let accounts = reconcile(&counters, &DecodeStats::default(), 0);
-        let kinds = [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names];
+        let stats = reconcile(&counters, &DecodeStats::default(), 0);
+        let kinds = [stats.calls, stats.bios, stats.requests, stats.commits, stats.names];
         Ok(CrashedRunStats {
             fired: RecordCounts::from_array(kinds.map(|kind| kind.fired)),
             dropped: RecordCounts::from_array(kinds.map(|kind| kind.dropped)),

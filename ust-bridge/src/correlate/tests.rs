@@ -1,7 +1,5 @@
-use blkkin_wire::batch::SourceStats;
-use blkkin_wire::clock::ClockAnchor;
 use blkkin_wire::event::{PidNsIds, TaskEvent, TaskRef};
-use blkkin_wire::ids::{CgroupId, Pid, Source, SpanId, Tid, TraceId, Uid};
+use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
 use blkkin_wire::syscalls::SyscallId;
 use proptest::prelude::*;
 
@@ -15,21 +13,7 @@ fn task(tid: u32) -> TaskRef {
 }
 
 fn discovered(tid: u32) -> LayerEvent {
-    LayerEvent::Task(TaskEvent {
-        time: MonotonicNs(1),
-        task: task(tid),
-        parent: None,
-        change: TaskChange::Discovered,
-        tid: Tid(tid),
-        pid: Pid(100),
-        ppid: Pid(1),
-        uid: Uid(0),
-        cgroup: CgroupId(1),
-        comm: "daemon".into(),
-        exe: None,
-        kernel_thread: false,
-        ns_ids: None,
-    })
+    LayerEvent::Task(TaskEvent { tid: Tid(tid), ..TaskEvent::bare(task(tid), MonotonicNs(1), "daemon") })
 }
 
 fn call(span: u64, tid: u32, (enter, exit): (u64, u64)) -> LayerEvent {
@@ -43,15 +27,7 @@ fn call(span: u64, tid: u32, (enter, exit): (u64, u64)) -> LayerEvent {
 }
 
 fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {
-    EventBatch {
-        source: Source::NONE,
-        sequence,
-        anchor: ClockAnchor::NONE,
-        events,
-        watermark: MonotonicNs(watermark),
-        stats: SourceStats::default(),
-        crashed_runs: Vec::new(),
-    }
+    EventBatch { sequence, events, watermark: MonotonicNs(watermark), ..EventBatch::tick() }
 }
 
 fn active_update(at: u64, tid: u32, span: Option<u64>) -> Update {

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use blkkin_aggregator::trace::Root;
-use blkkin_wire::clock::{ClockAnchor, MonotonicNs, WallclockNs};
+use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, ContextSource, FileEvent, OpenFile, Submitter, SyscallEvent, TaskChange,
-    TaskRef, TraceContext,
+    BioEvent, BlockStatus, ContextSource, FileEvent, OpenFile, PairEvent, SyscallEvent, TaskChange, TaskRef,
+    TraceContext,
 };
 use blkkin_wire::ids::{
-    BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId, TraceId, Uid,
+    BootId, DeviceId, Fd, FileId, NodeId, Source, SpanId, StartEpoch, TaskId, TraceId, Uid,
 };
 use blkkin_wire::syscalls::SyscallId;
 
@@ -24,13 +24,7 @@ const TASK: TaskRef = TaskRef { id: TaskId(1), version: 1 };
 /// A write of 1 ms to a file of that path.
 pub(crate) fn write(path: Option<&str>) -> Trace {
     let source = Source { node: NodeId(1), boot: BootId(2), epoch: StartEpoch(3) };
-    let anchor = ClockAnchor {
-        monotonic: MonotonicNs(0),
-        wallclock: WallclockNs(0),
-        uncertainty: DurationNs(0),
-        ..ClockAnchor::NONE
-    };
-    let mut trace = Trace::new(source, anchor, SpanId(1));
+    let mut trace = Trace::new(source, ClockAnchor::NONE, SpanId(1));
     trace.root = Root::Call(SyscallEvent {
         outcome: SyscallOutcome::Returned(4096),
         file: Some(OpenFile { fd: Fd(3), file: FILE, position_before: None, position_after: None }),
@@ -48,35 +42,14 @@ pub(crate) fn write(path: Option<&str>) -> Trace {
 }
 
 fn file(path: &str, captured: Captured) -> FileEvent {
-    FileEvent {
-        time: MonotonicNs(0),
-        file: FILE,
-        path: path.into(),
-        captured,
-        filesystem: "ext4".into(),
-        device_file: None,
-        mode: 0,
-    }
+    FileEvent { captured, ..FileEvent::bare(FILE, MonotonicNs(0), path) }
 }
 
 /// A bio of that write.
 pub(crate) fn bio(end: u64, status: BlockStatus) -> BioEvent {
-    BioEvent {
-        span: SpanId(2),
-        submitter: Submitter::Span(SpanId(1)),
-        root: SpanId(1),
-        task: TASK,
-        request: None,
-        first: false,
-        split: false,
-        queue: MonotonicNs(5_500_000),
-        end: MonotonicNs(end),
-        device: DEVICE,
-        sector: Sector(0),
-        bytes: 4096,
-        op: BlockOp(1),
-        status,
-    }
+    let times = [5_500_000, end].map(MonotonicNs);
+    let bio = PairEvent::bare([1, 2, 3].map(SpanId), TASK, DEVICE, times).bio;
+    BioEvent { request: None, first: false, status, ..bio }
 }
 
 fn paths(pattern: &str) -> PostFilter {
@@ -174,21 +147,8 @@ fn unknown_path_is_reported_and_no_match() {
 }
 
 fn task(comm: &str, pid: u32) -> TaskEvent {
-    TaskEvent {
-        time: MonotonicNs(0),
-        task: TASK,
-        parent: None,
-        change: TaskChange::Execed,
-        tid: Tid(pid),
-        pid: Pid(pid),
-        ppid: Pid(1),
-        uid: Uid(0),
-        cgroup: CgroupId(7),
-        comm: comm.into(),
-        exe: None,
-        kernel_thread: false,
-        ns_ids: None,
-    }
+    let (change, tid, pid, uid) = (TaskChange::Execed, Tid(pid), Pid(pid), Uid(0));
+    TaskEvent { change, tid, pid, uid, cgroup: CgroupId(7), ..TaskEvent::bare(TASK, MonotonicNs(0), comm) }
 }
 
 #[test]

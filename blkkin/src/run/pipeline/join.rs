@@ -28,7 +28,7 @@ const WAIT: Duration = Duration::from_secs(1);
 pub(super) struct JoinOutcome {
     pub(super) report: Report,
     pub(super) last: SourceStats,
-    pub(super) accounts: JoinStats,
+    pub(super) stats: JoinStats,
     pub(super) bus: ChannelStats,
     pub(super) names_unknown: u64,
     pub(super) unrelated_commits: u64,
@@ -38,7 +38,7 @@ pub(super) struct JoinOutcome {
     pub(super) deliveries: Vec<DeliveryReport>,
 }
 
-/// Runs until the channel closes; `notify` receives remarks on slow destinations.
+/// Runs until the channel closes; `notify` receives the status of slow destinations.
 pub(super) fn join(
     mut batches: Subscription<EventBatch>,
     plan: RunPlan,
@@ -75,7 +75,7 @@ pub(super) fn join(
     snapshot.set(router.progress(&last));
     JoinOutcome {
         last,
-        accounts: joiner.stats().clone(),
+        stats: joiner.stats().clone(),
         bus: batches.stats(),
         names_unknown: router.names_unknown,
         unrelated_commits: router.unrelated_commits.count(),
@@ -131,8 +131,8 @@ impl TraceRouter {
         }
     }
 
-    fn progress(&self, accounts: &SourceStats) -> Progress {
-        self.report.progress(accounts.lost())
+    fn progress(&self, stats: &SourceStats) -> Progress {
+        self.report.progress(stats.lost())
     }
 }
 

@@ -41,24 +41,12 @@ mod tests {
     use super::*;
     use blkkin_wire::clock::MonotonicNs;
     use blkkin_wire::event::{TaskEvent, TaskRef};
-    use blkkin_wire::ids::{CgroupId, Tid, Uid};
+    use blkkin_wire::ids::Tid;
 
     fn event(id: u64, pid: u32, change: TaskChange) -> LayerEvent {
-        LayerEvent::Task(TaskEvent {
-            time: MonotonicNs(0),
-            task: TaskRef { id: TaskId(id), version: 1 },
-            parent: None,
-            change,
-            tid: Tid(id as u32),
-            pid: Pid(pid),
-            ppid: Pid(1),
-            uid: Uid(0),
-            cgroup: CgroupId(1),
-            comm: "x".into(),
-            exe: None,
-            kernel_thread: false,
-            ns_ids: None,
-        })
+        let task = TaskRef { id: TaskId(id), version: 1 };
+        let (tid, pid) = (Tid(id as u32), Pid(pid));
+        LayerEvent::Task(TaskEvent { change, tid, pid, ..TaskEvent::bare(task, MonotonicNs(0), "x") })
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use blkkin_tracer::stats::persistent_counters::CrashedRunStats;
-use blkkin_tracer::{CounterHandles, CrashedRun, PinDir, PinnedCounters};
+use blkkin_tracer::{CounterHandles, OrphanedCounters, PinDir, PinnedCounters};
 use blkkin_wire::ids::StartEpoch;
 
 use crate::service::FdStore;
@@ -33,7 +33,7 @@ pub(super) struct UnreportedRun {
 }
 
 enum RunHandle {
-    Pinned(Box<CrashedRun>),
+    Pinned(Box<OrphanedCounters>),
     Stored(FdStore, StartEpoch),
 }
 
@@ -58,23 +58,23 @@ impl CounterStore {
         match self {
             CounterStore::FdStore(store) => Ok(stored(*store)),
             CounterStore::Pins(pin_dir) => {
-                let dead = pin_dir.crashed_runs().map_err(|error| error.to_string())?;
-                let unreported = |dead: CrashedRun| UnreportedRun {
-                    epoch: dead.epoch,
-                    counters: dead.stats.clone(),
-                    handle: RunHandle::Pinned(Box::new(dead)),
+                let orphaned = pin_dir.orphaned().map_err(|error| error.to_string())?;
+                let unreported = |counters: OrphanedCounters| UnreportedRun {
+                    epoch: counters.epoch,
+                    counters: counters.stats.clone(),
+                    handle: RunHandle::Pinned(Box::new(counters)),
                 };
-                Ok(dead.into_iter().map(unreported).collect())
+                Ok(orphaned.into_iter().map(unreported).collect())
             }
         }
     }
 
     /// Stores the counters of this run.
-    pub(super) fn save(&self, legacy: &CounterHandles) -> Result<OwnCounters, String> {
+    pub(super) fn save(&self, handles: &CounterHandles) -> Result<OwnCounters, String> {
         match self {
             CounterStore::FdStore(store) => {
-                let epoch = legacy.epoch;
-                let both = [(PROGRESS, &legacy.progress_map), (COUNTERS, &legacy.counters)];
+                let epoch = handles.epoch;
+                let both = [(PROGRESS, &handles.progress_map), (COUNTERS, &handles.counters)];
                 let stored_both =
                     both.into_iter().try_for_each(|(what, map)| store.store(&name(what, epoch), map.as_fd()));
                 stored_both
@@ -82,7 +82,7 @@ impl CounterStore {
                     .map_err(|error| format!("the service manager: {error}"))
             }
             CounterStore::Pins(pin_dir) => {
-                let pins = pin_dir.pin(legacy).map_err(|error| error.to_string())?;
+                let pins = pin_dir.pin(handles).map_err(|error| error.to_string())?;
                 Ok(OwnCounters::Pinned { _pins: pins })
             }
         }

@@ -25,7 +25,7 @@ use super::counter_store::{CounterStore, UnreportedRun};
 /// The marker file, present while an agent uses the spool.
 const MARKER_FILE: &str = "running";
 
-/// The remains of crashed runs.
+/// Crashed runs that no start has reported yet, and the marker of this run.
 pub(super) struct CrashRecovery {
     unreported: Vec<UnreportedRun>,
     /// The reports.

@@ -38,7 +38,7 @@ pub(crate) struct AgentMetrics {
 
 #[derive(Clone, Debug, Default)]
 struct Snapshot {
-    accounts: SourceStats,
+    stats: SourceStats,
     deliveries: DeliveryStats,
     bus: ChannelStats,
     /// Counters of the spool; `None` without one. Then the number of disk failures.
@@ -61,10 +61,10 @@ impl AgentMetrics {
     }
 
     /// Takes over the counters that a batch carries, and records a beat.
-    pub(crate) fn record_batch(&self, accounts: &SourceStats, bus: ChannelStats) {
+    pub(crate) fn record_batch(&self, stats: &SourceStats, bus: ChannelStats) {
         self.heartbeat.beat();
         let mut snapshot = self.snapshot();
-        (snapshot.accounts, snapshot.bus) = (accounts.clone(), bus);
+        (snapshot.stats, snapshot.bus) = (stats.clone(), bus);
     }
 
     /// Updates the delivery counters.
@@ -110,21 +110,21 @@ impl AgentMetrics {
 
 impl ServiceStatus for AgentMetrics {
     fn metric_families(&self) -> Vec<MetricFamily> {
-        let Snapshot { accounts, deliveries, bus, spool, spool_failures, crashed_runs, .. } =
+        let Snapshot { stats, deliveries, bus, spool, spool_failures, crashed_runs, .. } =
             self.snapshot().clone();
         let kinds = |of: fn(&RecordStats) -> u64| {
-            let SourceStats { calls, bios, requests, commits, names, .. } = &accounts;
+            let SourceStats { calls, bios, requests, commits, names, .. } = &stats;
             let kinds = [calls, bios, requests, commits, names].map(of);
             ["call", "bio", "request", "commit", "name"].into_iter().zip(kinds)
         };
         let lost = [
-            ("end missed", accounts.ends_missed),
-            ("table full", accounts.untracked),
-            ("task not traced", accounts.tasks_missed),
-            ("program skipped", accounts.recursion_misses),
-            ("malformed", accounts.malformed),
-            ("bio walk limit", accounts.walk_overflow),
-            ("flush walk limit", accounts.flush_overflow),
+            ("end missed", stats.ends_missed),
+            ("table full", stats.untracked),
+            ("task not traced", stats.tasks_missed),
+            ("program skipped", stats.recursion_misses),
+            ("malformed", stats.malformed),
+            ("bio walk limit", stats.walk_overflow),
+            ("flush walk limit", stats.flush_overflow),
         ];
         let counter =
             |name, help, value: u64| MetricFamily::single(MetricKind::Counter, name, help, value as f64);
@@ -174,8 +174,8 @@ impl ServiceStatus for AgentMetrics {
         ];
         families
             .extend(spool.map(|counts| families::of_spool(&counts, spool_failures)).into_iter().flatten());
-        families.extend(families::of_contexts(&accounts));
-        families.extend(families::of_resources(&accounts));
+        families.extend(families::of_contexts(&stats));
+        families.extend(families::of_resources(&stats));
         families.extend(families::of_crashed_runs(&crashed_runs));
         families.extend(self.lttng.iter().flat_map(LttngMetrics::metric_families));
         families.extend(self.usdt.iter().flat_map(usdt::UsdtMetrics::metric_families));
@@ -189,7 +189,7 @@ impl ServiceStatus for AgentMetrics {
             .then(|| format!("no batch from the rings for {} s", since_last.as_secs()))
     }
 
-    fn remarks(&self) -> Vec<String> {
+    fn notes(&self) -> Vec<String> {
         // The obstacle of the wait is nearer to the cause, such as a topic that may not be created,
         // than the outage.
         let searching = self.cluster_wait.get().and_then(ClusterWait::status);
@@ -208,9 +208,9 @@ mod tests {
     fn metrics_show_the_counters() {
         let metrics = AgentMetrics::new(Duration::from_secs(30), (None, None), None);
         let calls = RecordStats { fired: 7, recorded: 4, dropped: 3 };
-        let accounts = SourceStats { calls, untracked: 2, ..SourceStats::default() };
+        let stats = SourceStats { calls, untracked: 2, ..SourceStats::default() };
         let deliveries = DeliveryStats { accepted: 9, delivered: 5, failed: 1, ..DeliveryStats::default() };
-        metrics.record_batch(&accounts, ChannelStats::default());
+        metrics.record_batch(&stats, ChannelStats::default());
         metrics.set_deliveries(deliveries);
         let families = metrics.metric_families();
         let values = |name: &str| -> Vec<f64> {
@@ -224,12 +224,8 @@ mod tests {
         let calls = ["records_fired", "records_read", "records_dropped"].map(|name| values(name)[0]);
         assert_eq!(calls, [7.0, 4.0, 3.0]);
         assert_eq!((values("agent_events_waiting"), values("records_incomplete")[1]), (vec![3.0], 2.0));
-        let contexts = SourceStats {
-            contexts_publishing: 3,
-            contexts_unread: 5,
-            contexts_denied: 7,
-            ..accounts.clone()
-        };
+        let contexts =
+            SourceStats { contexts_publishing: 3, contexts_unread: 5, contexts_denied: 7, ..stats.clone() };
         let contexts = SourceStats { resources_publishing: 9, resources_malformed: 11, ..contexts };
         metrics.record_batch(&contexts, ChannelStats::default());
         let families = metrics.metric_families();
@@ -245,22 +241,22 @@ mod tests {
         assert_eq!(shown, [3.0, 5.0, 7.0]);
         assert_eq!(["resources_processes", "resources_failed"].map(sum), [9.0, 11.0]);
         let lost: f64 = ["records_dropped", "records_incomplete"].iter().flat_map(|name| values(name)).sum();
-        assert_eq!(lost, accounts.lost() as f64, "all that counts as lost has a name");
+        assert_eq!(lost, stats.lost() as f64, "all that counts as lost has a name");
     }
 
     #[test]
     fn unreachable_cluster_is_reported_until_it_answers() {
         let metrics = AgentMetrics::new(Duration::from_secs(30), (None, None), None);
-        assert!(metrics.remarks().is_empty());
+        assert!(metrics.notes().is_empty());
         metrics.set_outage(Some(Outage::new("why".to_owned())));
-        let remarks = metrics.remarks();
+        let notes = metrics.notes();
         assert!(
-            remarks.len() == 1 && remarks[0].starts_with("blkkin.events is unreachable since 20"),
-            "{remarks:?}"
+            notes.len() == 1 && notes[0].starts_with("blkkin.events is unreachable since 20"),
+            "{notes:?}"
         );
-        assert!(remarks[0].ends_with(": why") && metrics.unhealthy_reason().is_none(), "{remarks:?}");
+        assert!(notes[0].ends_with(": why") && metrics.unhealthy_reason().is_none(), "{notes:?}");
         metrics.set_outage(None);
-        assert!(metrics.remarks().is_empty());
+        assert!(metrics.notes().is_empty());
     }
 
     #[test]

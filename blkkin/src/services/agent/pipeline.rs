@@ -58,8 +58,8 @@ impl AgentPipeline {
         let ended = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
         let totals = self.send.join().map_err(|panic| panicked("the sender", &*panic))??;
         let outcome = self.sources.collect(ended.as_ref().ok(), None)?;
-        outcome.remarks.iter().for_each(|remark| info!("{remark}"));
-        let TraceSummary { accounts, .. } = ended?;
-        shutdown::summary(totals, &self.target, accounts.lost())
+        outcome.notes.iter().for_each(|note| info!("{note}"));
+        let TraceSummary { stats, .. } = ended?;
+        shutdown::summary(totals, &self.target, stats.lost())
     }
 }

@@ -118,11 +118,11 @@ fn flush(producer: &EventProducer, control: &mut ControlReceiver) -> bool {
     true
 }
 
-fn stop_requested(control: &mut ControlReceiver, patience: Duration) -> bool {
-    match control.next(patience) {
+fn stop_requested(control: &mut ControlReceiver, timeout: Duration) -> bool {
+    match control.next(timeout) {
         Some(ControlEvent::Signal(signal)) => !signal.is_child(),
-        Some(ControlEvent::Waiting(remark)) => {
-            info!("{remark}");
+        Some(ControlEvent::Status(status)) => {
+            info!("{status}");
             false
         }
         Some(ControlEvent::ClusterReady | ControlEvent::PipelineEnded) | None => false,

@@ -75,19 +75,19 @@ fn to_cluster(
     metrics: &AgentMetrics,
 ) -> Result<SendTotals, CliError> {
     let ClusterSink { producer, record_bytes, node, domain, spool, progress_map, crash_recovery } = sink;
-    let mut killed = crash_recovery.crashed_runs.clone();
+    let mut crashed_runs = crash_recovery.crashed_runs.clone();
     let mut window =
         SenderWindow::new(producer, (node, domain), spool, progress_map, crash_recovery, metrics);
     let batching = BatcherConfig { bytes_max: record_bytes, ..BatcherConfig::default() };
-    let (mut totals, mut gatherer) = (SendTotals::default(), EventBatcher::new(batching, 0));
+    let (mut totals, mut batcher) = (SendTotals::default(), EventBatcher::new(batching, 0));
     loop {
-        let batched = match batches.next(gatherer.due_in(Instant::now())) {
+        let batched = match batches.next(batcher.due_in(Instant::now())) {
             Next::Item(mut batch) => {
-                batch.crashed_runs.append(&mut killed);
+                batch.crashed_runs.append(&mut crashed_runs);
                 metrics.record_batch(&batch.stats, batches.stats());
-                gatherer.add(batch, Instant::now())
+                batcher.add(batch, Instant::now())
             }
-            Next::Timeout => gatherer.due(Instant::now()),
+            Next::Timeout => batcher.due(Instant::now()),
             Next::Closed => break,
         };
         totals.oversize += batched.oversize;
@@ -95,7 +95,7 @@ fn to_cluster(
         window.poll().map_err(kafka_failed)?;
         window.publish_status();
     }
-    let last = gatherer.take();
+    let last = batcher.take();
     totals.oversize += last.oversize;
     send_all(&mut window, &last.records, stop, &mut totals)?;
     let outcome = window.finish(DRAIN_TIMEOUT).map_err(kafka_failed)?;
@@ -131,15 +131,15 @@ fn to_folder(
     mut recorder: Recorder,
     metrics: &AgentMetrics,
 ) -> Result<SendTotals, CliError> {
-    let (mut totals, mut gatherer) = (SendTotals::default(), EventBatcher::new(BatcherConfig::default(), 0));
+    let (mut totals, mut batcher) = (SendTotals::default(), EventBatcher::new(BatcherConfig::default(), 0));
     loop {
-        let (batched, ended) = match batches.next(gatherer.due_in(Instant::now())) {
+        let (batched, ended) = match batches.next(batcher.due_in(Instant::now())) {
             Next::Item(batch) => {
                 metrics.record_batch(&batch.stats, batches.stats());
-                (gatherer.add(batch, Instant::now()), false)
+                (batcher.add(batch, Instant::now()), false)
             }
-            Next::Timeout => (gatherer.due(Instant::now()), false),
-            Next::Closed => (gatherer.take(), true),
+            Next::Timeout => (batcher.due(Instant::now()), false),
+            Next::Closed => (batcher.take(), true),
         };
         totals.oversize += batched.oversize;
         for record in batched.records {

@@ -73,7 +73,7 @@ pub(super) struct SendOutcome {
 }
 
 struct InFlightRecord {
-    ticket: DeliveryHandle,
+    handle: DeliveryHandle,
     bytes: usize,
     events: u64,
     counts: RecordCounts,
@@ -93,7 +93,7 @@ pub(super) struct SenderWindow<'a> {
     pending: Option<(Vec<u8>, Position)>,
     window: VecDeque<InFlightRecord>,
     window_bytes: usize,
-    next_ticket: u64,
+    next_handle: u64,
     progress_map: Option<Arc<ProgressMap>>,
     spooled_counts: RecordCounts,
     sent_counts: RecordCounts,
@@ -132,7 +132,7 @@ impl<'a> SenderWindow<'a> {
             pending: None,
             window: VecDeque::new(),
             window_bytes: 0,
-            next_ticket: 0,
+            next_handle: 0,
             progress_map,
             spooled_counts: RecordCounts::default(),
             sent_counts: RecordCounts::default(),
@@ -331,7 +331,7 @@ impl<'a> SenderWindow<'a> {
         if self.spool.is_some() && self.producer.has_fatal_error() {
             return self.rewind_to_spool().map(|()| false);
         }
-        let ticket = DeliveryHandle(self.next_ticket);
+        let handle = DeliveryHandle(self.next_handle);
         let counts = peeked.map_or_else(RecordCounts::default, |peeked| peeked.counts);
         if spool_end.is_none() {
             self.sent_counts = self.sent_counts.saturating_add(&counts);
@@ -340,17 +340,17 @@ impl<'a> SenderWindow<'a> {
         // A spool may hold records of another machine whose disk was moved here.
         let node = peeked.map_or(self.node, |peeked| peeked.source.node);
         let domain = if node == self.node { self.domain } else { node };
-        if !self.producer.try_send(domain, bytes, events, ticket)? {
+        if !self.producer.try_send(domain, bytes, events, handle)? {
             if spool_end.is_none() {
                 self.sent_counts = self.sent_counts.saturating_sub(&counts);
                 self.update_progress();
             }
             return Ok(false);
         }
-        self.next_ticket += 1;
+        self.next_handle += 1;
         self.window_bytes += bytes.len();
         self.window.push_back(InFlightRecord {
-            ticket,
+            handle,
             bytes: bytes.len(),
             events,
             counts,
@@ -382,14 +382,14 @@ impl<'a> SenderWindow<'a> {
             self.refused_until = None;
         }
         let answers = self.producer.take_acks();
-        let Some(InFlightRecord { ticket: DeliveryHandle(first), .. }) = self.window.front() else {
+        let Some(InFlightRecord { handle: DeliveryHandle(first), .. }) = self.window.front() else {
             return Ok(());
         };
         let first = *first;
-        for (DeliveryHandle(ticket), answer) in answers {
+        for (DeliveryHandle(handle), answer) in answers {
             self.last_ack = Instant::now();
             // A rewound record is no longer in the window.
-            let target = ticket.checked_sub(first).map(|target| target as usize);
+            let target = handle.checked_sub(first).map(|target| target as usize);
             if let Some(in_flight) = target.and_then(|target| self.window.get_mut(target)) {
                 in_flight.answer = Some(answer);
             }

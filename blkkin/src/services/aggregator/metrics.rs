@@ -127,7 +127,7 @@ impl ServiceStatus for AggregatorMetrics {
         ))
     }
 
-    fn remarks(&self) -> Vec<String> {
+    fn notes(&self) -> Vec<String> {
         self.cluster_wait.status().into_iter().collect()
     }
 }

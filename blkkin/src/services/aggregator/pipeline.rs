@@ -143,7 +143,7 @@ where
     S::Config: Send,
 {
     let (settings, stop) = (settings.clone(), stop.clone());
-    let (notifier, remarks, stage) = (ExitNotifier(control.sender()), control.sender(), name.to_owned());
+    let (notifier, events, stage) = (ExitNotifier(control.sender()), control.sender(), name.to_owned());
     let gauge = metrics.stages().iter().find(|stage| stage.name == name).cloned();
     let run = move || {
         // Dropped last, also on a panic: the main thread must learn of the end.
@@ -153,7 +153,7 @@ where
             runner = runner.with_progress(&gauge.lag.progress);
         }
         // The receiver is gone at shutdown.
-        let notify = |remark| drop(remarks.send(ControlEvent::Waiting(format!("{stage}: {remark}"))));
+        let notify = |status| drop(events.send(ControlEvent::Status(format!("{stage}: {status}"))));
         let is_stopped = || {
             gauge.iter().for_each(|gauge| gauge.heartbeat.beat());
             stop.is_set()

@@ -19,40 +19,36 @@ pub(super) fn join(outcome: &StageOutcome<JoinStage>) -> String {
     let mut line = format!(
         "join: {} partitions, {} events = {} joined + {} late + {} orphaned + {} pending; {} names; {} fragments of {} spans written",
         outcome.stages.len(),
-        events(|account| account.received),
-        events(|account| account.joined),
-        events(|account| account.late),
-        events(|account| account.orphaned),
-        events(|account| account.pending),
-        of(|accounts| accounts.names),
+        events(|stats| stats.received),
+        events(|stats| stats.joined),
+        events(|stats| stats.late),
+        events(|stats| stats.orphaned),
+        events(|stats| stats.pending),
+        of(|stats| stats.names),
         sum(|stage| stage.stats().fragments),
         sum(|stage| stage.stats().spans),
     );
-    append_count(&mut line, of(|accounts| accounts.batches_repeated), "duplicate batches");
-    append_count(&mut line, of(|accounts| accounts.batches_missed), "batches missing");
-    append_count(&mut line, of(|accounts| accounts.traces_incomplete), "traces incomplete");
+    append_count(&mut line, of(|stats| stats.batches_repeated), "duplicate batches");
+    append_count(&mut line, of(|stats| stats.batches_missed), "batches missing");
+    append_count(&mut line, of(|stats| stats.traces_incomplete), "traces incomplete");
     append_count(
         &mut line,
-        of(|accounts| accounts.closed_for_room),
+        of(|stats| stats.closed_for_room),
         "traces closed early because too many were open",
     );
     append_count(
         &mut line,
-        of(|accounts| accounts.ahead_of_window),
+        of(|stats| stats.ahead_of_window),
         "events processed before the watermark because the window was full",
     );
-    append_count(&mut line, of(|accounts| accounts.behind_watermark), "events arrived after their watermark");
+    append_count(&mut line, of(|stats| stats.behind_watermark), "events arrived after their watermark");
+    append_count(&mut line, of(|stats| stats.names_dropped), "names dropped because the table was full");
     append_count(
         &mut line,
-        of(|accounts| accounts.names_dropped),
-        "names dropped because the table was full",
-    );
-    append_count(
-        &mut line,
-        of(|accounts| accounts.starts_interleaved),
+        of(|stats| stats.starts_interleaved),
         "batches arrived after those of a later start of the same boot (a cloned machine, or an agent that sends a spool)",
     );
-    append_count(&mut line, of(|accounts| accounts.clock_set_back), "times a node's clock was set back");
+    append_count(&mut line, of(|stats| stats.clock_set_back), "times a node's clock was set back");
     append_count(&mut line, sum(|stage| stage.stats().idle_closed), "sources became inactive");
     append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
     append_count(&mut line, sum(|stage| stage.stats().calls_unknown), "system calls with an unknown name");
@@ -110,8 +106,8 @@ pub(super) fn assemble(outcome: &StageOutcome<AssembleStage>) -> String {
     line
 }
 
-fn kinds(accounts: &JoinStats) -> [&EventStats; 5] {
-    [&accounts.calls, &accounts.bios, &accounts.requests, &accounts.commits, &accounts.rpc_endpoints]
+fn kinds(stats: &JoinStats) -> [&EventStats; 5] {
+    [&stats.calls, &stats.bios, &stats.requests, &stats.commits, &stats.rpc_endpoints]
 }
 
 fn append_common(line: &mut String, gone: u64, oversize: u64) {

@@ -19,7 +19,7 @@ use super::status::{DestinationStatus, OutageChange, Peer};
 /// Interval of checks for a stop request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A callback that logs a remark for the operator.
+/// A callback that reports a status to the operator.
 pub(super) type Notify = Box<dyn Fn(String) + Send>;
 
 /// A batch of spans in delivery.

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use blkkin_zipkin_export::{AttemptResult, FailureReason};
 
-use super::stats::ExportStats;
+use super::stats::DestinationStats;
 use super::status::DestinationStatus;
 use crate::service::{ClusterWait, LagGauge, MetricFamily, MetricKind, Sample, ServiceStatus};
 
@@ -38,7 +38,7 @@ impl ExporterMetrics {
         kind: MetricKind,
         name: &'static str,
         help: &'static str,
-        of: impl Fn(&DestinationStatus, &ExportStats) -> Option<Sample> + 'a,
+        of: impl Fn(&DestinationStatus, &DestinationStats) -> Option<Sample> + 'a,
     ) -> MetricFamily {
         let sample = |status: &Arc<DestinationStatus>| {
             let sample = of(status, &status.stats())?;
@@ -47,7 +47,12 @@ impl ExporterMetrics {
         MetricFamily { name, help, kind, samples: self.destinations.iter().filter_map(sample).collect() }
     }
 
-    fn counter(&self, name: &'static str, help: &'static str, of: fn(&ExportStats) -> u64) -> MetricFamily {
+    fn counter(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        of: fn(&DestinationStats) -> u64,
+    ) -> MetricFamily {
         self.each(MetricKind::Counter, name, help, move |_, stats| Some(Sample::Number(of(stats) as f64)))
     }
 
@@ -56,7 +61,7 @@ impl ExporterMetrics {
         fragment: &'static str,
         name: &'static str,
         help: &'static str,
-        of: impl Fn(&ExportStats) -> Vec<(&'static str, u64)>,
+        of: impl Fn(&DestinationStats) -> Vec<(&'static str, u64)>,
     ) -> MetricFamily {
         let mut samples = Vec::new();
         for status in &self.destinations {
@@ -148,8 +153,8 @@ impl ServiceStatus for ExporterMetrics {
         ))
     }
 
-    fn remarks(&self) -> Vec<String> {
-        let outages = self.destinations.iter().flat_map(|status| status.remarks());
+    fn notes(&self) -> Vec<String> {
+        let outages = self.destinations.iter().flat_map(|status| status.notes());
         self.cluster_wait.status().into_iter().chain(outages).collect()
     }
 }
@@ -164,11 +169,11 @@ const REASONS: [(FailureReason, &str); 6] = [
     (FailureReason::WriteFailed, "not written"),
 ];
 
-fn retries(stats: &ExportStats) -> Vec<(&'static str, u64)> {
+fn retries(stats: &DestinationStats) -> Vec<(&'static str, u64)> {
     REASONS.map(|(reason, name)| (name, stats.requests_with(AttemptResult::Failed(reason)))).to_vec()
 }
 
-fn requests(stats: &ExportStats) -> Vec<(&'static str, u64)> {
+fn requests(stats: &DestinationStats) -> Vec<(&'static str, u64)> {
     let without = retries(stats).iter().map(|(_, count)| count).sum();
     let with = [
         (AttemptResult::Accepted, "accepted"),

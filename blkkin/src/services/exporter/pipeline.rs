@@ -27,15 +27,15 @@ pub(super) fn start_cluster_wait(
     settings: &Settings,
     control: &ControlReceiver,
 ) -> Result<ClusterWait, CliError> {
-    let (settings, remarks) = (settings.clone(), control.sender());
+    let (settings, events) = (settings.clone(), control.sender());
     // The attempts end with the process: the exporter has no other work yet.
     ClusterWait::start("blkkin.traces can be read", control, &StopSignal::new(), move || {
         settings.partitions(TRACES)?;
         if let Err(error) = settings.ensure_topic(DEAD, 1, &[]) {
             let what = format!("{}: {}; try: {}", error.what, error.why, error.remedy);
-            let remark = format!("{what}; refused spans wait for this topic, and block the spans after them");
+            let status = format!("{what}; refused spans wait for this topic, and block the spans after them");
             // The receiver is gone at shutdown.
-            let _ = remarks.send(ControlEvent::Waiting(remark));
+            let _ = events.send(ControlEvent::Status(status));
         }
         Ok(())
     })
@@ -65,9 +65,9 @@ pub(super) fn run(
         let thread = Builder::new().name("export".into()).spawn(move || {
             let sender = aborted.0.clone();
             // The receiver is gone at shutdown.
-            let notify = move |remark| drop(sender.send(ControlEvent::Waiting(remark)));
+            let notify = move |status| drop(sender.send(ControlEvent::Status(status)));
             DestinationWorker::new(settings, route, sink, stop, Box::new(notify), at_work).run();
-            // Dropped after the last remark, also on a panic: the main thread must learn of the
+            // Dropped after the last status, also on a panic: the main thread must learn of the
             // end.
             drop(aborted);
         });

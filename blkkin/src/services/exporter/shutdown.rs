@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use blkkin_bus::kafka::{DEAD, TRACES};
 use tracing::info;
 
-use super::stats::ExportStats;
+use super::stats::DestinationStats;
 use super::status::DestinationStatus;
 use crate::error::{Status, panicked};
 
@@ -32,7 +32,7 @@ pub(super) fn finish(threads: Vec<(&Arc<DestinationStatus>, JoinHandle<()>)>) ->
 }
 
 /// Returns the lines of the shutdown summary.
-fn summary(stats: &ExportStats, name: &str) -> Vec<String> {
+fn summary(stats: &DestinationStats, name: &str) -> Vec<String> {
     let left = match stats.records_left {
         Some(records) => format!("{records} records left in {TRACES}"),
         None => format!("the cluster did not report the records left in {TRACES}"),
@@ -66,9 +66,9 @@ mod tests {
 
     #[test]
     fn summary_omits_zero_counts() {
-        let clean = ExportStats { delivered: 7, records_left: Some(0), ..ExportStats::default() };
+        let clean = DestinationStats { delivered: 7, records_left: Some(0), ..DestinationStats::default() };
         assert_eq!(summary(&clean, "x"), ["7 spans delivered to x; 0 records left in blkkin.traces"]);
-        let failing = ExportStats {
+        let failing = DestinationStats {
             dead_lettered: 1,
             missing_fragments: 2,
             uncommitted: true,

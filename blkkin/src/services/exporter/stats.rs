@@ -9,7 +9,7 @@ use super::duration_histogram::DurationHistogram;
 
 /// Counters since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ExportStats {
+pub(super) struct DestinationStats {
     /// Spans in requests, counted at each attempt.
     pub(super) sent: u64,
     /// Of `sent`: spans that an earlier request carried.
@@ -49,7 +49,7 @@ pub(super) struct ExportStats {
     pub(super) fenced: bool,
 }
 
-impl ExportStats {
+impl DestinationStats {
     /// Counts a request.
     pub(super) fn attempted(&mut self, attempt: Attempt) {
         let Attempt { spans, bytes, retry: again, result: answer } = attempt;

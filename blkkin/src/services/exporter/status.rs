@@ -1,14 +1,14 @@
 //! The status of one destination, shared by its worker and the observers.
 //!
 //! *In*: the worker's counters, delivery attempts and outages. *Out*: a consistent view under one
-//! lock. *Invariant*: the shutdown summary reads the same [`ExportStats`].
+//! lock. *Invariant*: the shutdown summary reads the same [`DestinationStats`].
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blkkin_bus::kafka::DEAD;
 
-use super::stats::ExportStats;
+use super::stats::DestinationStats;
 use crate::service::{Heartbeat, LagGauge, Outage};
 
 /// The counters, lag and outages of a destination, for metrics, health and the summary.
@@ -20,7 +20,7 @@ pub(super) struct DestinationStatus {
     pub(super) heartbeat: Heartbeat,
     /// The lag of the consumer group's local member.
     pub(super) lag: LagGauge,
-    stats: Mutex<ExportStats>,
+    stats: Mutex<DestinationStats>,
     outages: Mutex<[Option<Outage>; 2]>,
 }
 
@@ -52,7 +52,7 @@ impl DestinationStatus {
     }
 
     /// Locks the counters.
-    pub(super) fn stats(&self) -> MutexGuard<'_, ExportStats> {
+    pub(super) fn stats(&self) -> MutexGuard<'_, DestinationStats> {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,13 +79,13 @@ impl DestinationStatus {
         self.outages()[Peer::Destination as usize].is_none()
     }
 
-    /// Returns a remark on each unreachable peer.
-    pub(super) fn remarks(&self) -> Vec<String> {
+    /// Returns a note on each unreachable peer.
+    pub(super) fn notes(&self) -> Vec<String> {
         let name = [self.name.clone(), format!("{DEAD}, for spans that {} refuses,", self.name)];
-        let remark = |(name, outage): (String, &Option<Outage>)| {
+        let note = |(name, outage): (String, &Option<Outage>)| {
             outage.as_ref().map(|outage| format!("{name} is unreachable {outage}"))
         };
-        name.into_iter().zip(self.outages().iter()).filter_map(remark).collect()
+        name.into_iter().zip(self.outages().iter()).filter_map(note).collect()
     }
 
     fn outages(&self) -> MutexGuard<'_, [Option<Outage>; 2]> {
@@ -104,18 +104,14 @@ mod tests {
         assert_eq!(status.outage(Peer::Destination, None), OutageChange::Unchanged);
         assert_eq!((unreachable("a"), unreachable("b")), (OutageChange::Began, OutageChange::Unchanged));
         assert!(!status.is_up());
-        let remarks = status.remarks();
-        assert!(
-            remarks.len() == 1 && remarks[0].starts_with("zipkin=x is unreachable since 20"),
-            "{remarks:?}"
-        );
-        assert!(remarks[0].ends_with("s): b"), "{remarks:?}");
+        let notes = status.notes();
+        assert!(notes.len() == 1 && notes[0].starts_with("zipkin=x is unreachable since 20"), "{notes:?}");
+        assert!(notes[0].ends_with("s): b"), "{notes:?}");
         assert!(matches!(status.outage(Peer::Destination, None), OutageChange::Ended(_)));
-        assert!(status.is_up() && status.remarks().is_empty());
+        assert!(status.is_up() && status.notes().is_empty());
         assert_eq!(status.outage(Peer::DeadLetterTopic, Some("c".to_owned())), OutageChange::Began);
         assert!(
-            status.is_up()
-                && status.remarks()[0].starts_with("blkkin.dead, for spans that zipkin=x refuses,")
+            status.is_up() && status.notes()[0].starts_with("blkkin.dead, for spans that zipkin=x refuses,")
         );
     }
 }

@@ -237,12 +237,13 @@ impl SessionReader {
             return;
         }
         self.stuck_checked = Instant::now();
-        let (Some(keeper), Some(follower)) = (self.session.keeper(), &self.follower) else { return };
-        let long = stuck_after(self.exited.map(|exited| exited.elapsed()), keeper.config().inactivity_max());
+        let (Some(supervisor), Some(follower)) = (self.session.supervisor(), &self.follower) else { return };
+        let long =
+            stuck_after(self.exited.map(|exited| exited.elapsed()), supervisor.config().inactivity_max());
         if follower.reader().inactive_streams(long).next().is_none() {
             return;
         }
-        let outcome = match keeper.replace() {
+        let outcome = match supervisor.replace() {
             Ok(_) => {
                 let fresh = self.session.follower();
                 let mut updates = self.close_follower();

@@ -18,7 +18,7 @@ const WAIT_FOR_STREAMS: Duration = Duration::from_millis(1_500);
 
 /// The parts, in drop order.
 pub(super) struct LttngSession {
-    keeper: Option<SessionSupervisor>,
+    supervisor: Option<SessionSupervisor>,
     servers: Option<Servers>,
     folder: TempDir,
     plan: SessionConfig,
@@ -28,7 +28,7 @@ impl LttngSession {
     /// Creates the session.
     pub(super) fn open(events: Vec<String>, folder: TempDir) -> Result<LttngSession, LttngError> {
         let plan = SessionConfig { events, ..SessionConfig::default() };
-        let mut session = LttngSession { keeper: None, servers: None, folder, plan };
+        let mut session = LttngSession { supervisor: None, servers: None, folder, plan };
         session.create()?;
         Ok(session)
     }
@@ -36,36 +36,36 @@ impl LttngSession {
     fn create(&mut self) -> Result<(), LttngError> {
         let tool = LttngCommand::default();
         let (servers, relay) = Servers::ensure(&tool, None, self.folder.path())?;
-        let (keeper, _stale) = SessionSupervisor::create(tool, relay, self.plan.clone())?;
-        (self.keeper, self.servers) = (Some(keeper), Some(servers));
+        let (supervisor, _stale) = SessionSupervisor::create(tool, relay, self.plan.clone())?;
+        (self.supervisor, self.servers) = (Some(supervisor), Some(servers));
         Ok(())
     }
 
     /// Recreates a session that was destroyed.
     pub(super) fn restart(&mut self) -> Result<(), LttngError> {
         // Remains of the old session would conflict.
-        drop(self.keeper.take());
+        drop(self.supervisor.take());
         drop(self.servers.take());
         self.create()
     }
 
     /// Returns the session's supervisor; `None` once it ended.
-    pub(super) fn keeper(&mut self) -> Option<&mut SessionSupervisor> {
-        self.keeper.as_mut()
+    pub(super) fn supervisor(&mut self) -> Option<&mut SessionSupervisor> {
+        self.supervisor.as_mut()
     }
 
     /// Returns a reader of the session, from its begin.
     pub(super) fn follower(&self) -> Option<Follower> {
-        let keeper = self.keeper.as_ref()?;
+        let supervisor = self.supervisor.as_ref()?;
         Some(Follower::new(Target {
-            address: keeper.relay().live_address(),
-            session: keeper.name().to_owned(),
+            address: supervisor.relay().live_address(),
+            session: supervisor.name().to_owned(),
             settings: Settings { wait_max: WAIT_FOR_STREAMS, ..Settings::default() },
         }))
     }
 
     /// Flushes and ends the session. The daemons stay until the rest was read.
     pub(super) fn end(&mut self) -> Result<(), LttngError> {
-        self.keeper.take().map_or(Ok(()), SessionSupervisor::end)
+        self.supervisor.take().map_or(Ok(()), SessionSupervisor::end)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! *In*: a call after the caller has processed all received records. *Out*: a commit of each
 //! partition's next offset, with the delivered sequences as metadata
-//! ([`SequenceTracker::to_metadata`]). *Invariant*: commits are answered in order, so the awaited
+//! ([`DuplicateDetector::to_metadata`]). *Invariant*: commits are answered in order, so the awaited
 //! reply belongs to the last commit.
 
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::super::KafkaError;
 use super::super::codec::Codec;
-use super::super::dedup::SequenceTracker;
+use super::super::dedup::DuplicateDetector;
 use super::{REPLY_TIMEOUT, TopicConsumer};
 
 impl<C: Codec> TopicConsumer<C> {
@@ -77,7 +77,7 @@ impl<C: Codec> TopicConsumer<C> {
             let mut element = list.add_partition(C::TOPIC, *partition);
             element.set_offset(Offset::Offset(*offset)).map_err(fail)?;
             element.set_metadata(
-                self.sequences.get(partition).map(SequenceTracker::to_metadata).unwrap_or_default(),
+                self.sequences.get(partition).map(DuplicateDetector::to_metadata).unwrap_or_default(),
             );
         }
         self.processed.clear();

@@ -18,7 +18,7 @@ pub fn breakdown(tree: &SpanTree<'_>) -> DaemonSpanBreakdown {
     daemon_span_breakdown(tree.trace, &tree.descendants(), tree.servers().next().is_some())
 }
 
-/// Formats the shares and remarks:
+/// Formats the shares and notes:
 /// `61.3 % at the device vda, 30.1 % in blkkin-nbd outside of calls, 8.6 % in transit`.
 pub fn summary(tree: &SpanTree<'_>, breakdown: DaemonSpanBreakdown) -> String {
     let servers = services(tree.servers());
@@ -42,9 +42,9 @@ pub fn summary(tree: &SpanTree<'_>, breakdown: DaemonSpanBreakdown) -> String {
         places.iter().map(|(time, place)| format!("{} {place}", units::share(time.0, total))).collect();
     let prefix = if tree.traces_dropped > 0 { "of the parts kept: " } else { "" };
     let mut sentence = prefix.to_owned() + &shares.join(", ");
-    for remark in remarks(tree) {
+    for note in notes(tree) {
         sentence.push_str(if sentence.is_empty() { "" } else { "; " });
-        sentence.push_str(&remark);
+        sentence.push_str(&note);
     }
     sentence
 }
@@ -112,23 +112,23 @@ fn devices(tree: &SpanTree<'_>) -> String {
     }
 }
 
-fn remarks(tree: &SpanTree<'_>) -> Vec<String> {
-    let mut remarks = Vec::new();
+fn notes(tree: &SpanTree<'_>) -> Vec<String> {
+    let mut notes = Vec::new();
     let descendants = tree.descendants();
     let calls = descendants.iter().filter(|trace| trace.call().is_some()).count();
     let submitted_io =
         |trace: &&Trace| !trace.bios.is_empty() || !trace.requests.is_empty() || !trace.waited_for.is_empty();
     if calls > 0 && !descendants.iter().any(submitted_io) {
-        remarks.push("nothing went to a device".to_owned());
+        notes.push("nothing went to a device".to_owned());
     }
     let incomplete = descendants.iter().filter(|trace| !trace.incomplete.is_empty()).count();
     if incomplete > 0 {
         let calls = units::counted(incomplete as u64, "call");
-        remarks.push(format!("incomplete: parts of {calls} never arrived"));
+        notes.push(format!("incomplete: parts of {calls} never arrived"));
     }
     if tree.traces_dropped > 0 {
         let parts = units::counted(tree.traces_dropped, "part");
-        remarks.push(format!("{parts} exceeded the limit and were not kept"));
+        notes.push(format!("{parts} exceeded the limit and were not kept"));
     }
-    remarks
+    notes
 }

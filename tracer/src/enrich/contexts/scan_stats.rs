@@ -26,13 +26,13 @@ pub(crate) struct ScanStats {
 
 impl ScanStats {
     /// Copies the counters into the source's counters.
-    pub(crate) fn fill_accounts(&self, accounts: &mut SourceStats) {
-        accounts.contexts_publishing = self.publishing.load(Relaxed);
-        accounts.contexts_denied = self.denied.load(Relaxed);
-        accounts.contexts_no_room = self.no_room.load(Relaxed);
-        accounts.resources_publishing = self.resources_publishing.load(Relaxed);
-        accounts.resources_malformed = self.resources_malformed.load(Relaxed);
-        accounts.resources_unread = self.resources_unread.load(Relaxed);
-        accounts.resources_no_room = self.resources_no_room.load(Relaxed);
+    pub(crate) fn fill(&self, stats: &mut SourceStats) {
+        stats.contexts_publishing = self.publishing.load(Relaxed);
+        stats.contexts_denied = self.denied.load(Relaxed);
+        stats.contexts_no_room = self.no_room.load(Relaxed);
+        stats.resources_publishing = self.resources_publishing.load(Relaxed);
+        stats.resources_malformed = self.resources_malformed.load(Relaxed);
+        stats.resources_unread = self.resources_unread.load(Relaxed);
+        stats.resources_no_room = self.resources_no_room.load(Relaxed);
     }
 }

@@ -181,7 +181,7 @@ pub(super) fn sample_batch() -> EventBatch {
         FileEvent { path: "/dev/nvme0n1".into(), device_file: Some(disk), mode: 0o060_660, ..name.clone() };
     let device =
         DeviceEvent { time: bio.end, device: part, name: "nvme0n1p2".into(), partition_of: Some(disk) };
-    let account = |fired, dropped| RecordStats { fired, recorded: fired - dropped, dropped };
+    let stats = |fired, dropped| RecordStats { fired, recorded: fired - dropped, dropped };
     EventBatch {
         source: Source {
             node: NodeId(0x0011_2233 << 96 | 7),
@@ -212,9 +212,9 @@ pub(super) fn sample_batch() -> EventBatch {
         ],
         watermark: MonotonicNs(5_004_000_000),
         stats: SourceStats {
-            calls: account(1_000, 1),
-            bios: account(500, 0),
-            requests: account(400, 2),
+            calls: stats(1_000, 1),
+            bios: stats(500, 0),
+            requests: stats(400, 2),
             calls_entered: 1_001,
             flushes_served: 12,
             ..SourceStats::default()
@@ -378,8 +378,8 @@ fn reader_without_daemon_span_contexts_reads_thread_contexts() {
 #[test]
 fn context_scan_counter_bytes_are_stable() {
     let mut batch = with_contexts();
-    let accounts = &mut batch.stats;
-    (accounts.contexts_publishing, accounts.contexts_denied, accounts.contexts_no_room) = (3, 300, 1);
+    let stats = &mut batch.stats;
+    (stats.contexts_publishing, stats.contexts_denied, stats.contexts_no_room) = (3, 300, 1);
     assert_golden("context-scan-v1", &batch);
 }
 

@@ -221,13 +221,13 @@ fn event() -> impl Strategy<Value = LayerEvent> {
 
 fn stats() -> impl Strategy<Value = SourceStats> {
     any::<([u64; 31], [u64; 15])>().prop_map(|(n, last)| {
-        let account = |at: usize| RecordStats { fired: n[at], recorded: n[at + 1], dropped: n[at + 2] };
+        let stats = |at: usize| RecordStats { fired: n[at], recorded: n[at + 1], dropped: n[at + 2] };
         SourceStats {
-            calls: account(0),
-            bios: account(3),
-            requests: account(6),
-            commits: account(9),
-            names: account(12),
+            calls: stats(0),
+            bios: stats(3),
+            requests: stats(6),
+            commits: stats(9),
+            names: stats(12),
             calls_entered: n[15],
             calls_filtered: n[16],
             calls_incomplete: n[17],

@@ -109,7 +109,7 @@ impl Node {
     /// Reads the agent's counters.
     pub(super) fn count(&self) -> Result<AgentStats> {
         let text = http::get(self.metrics, "/metrics")?;
-        Ok(accounting::count(&String::from_utf8_lossy(&text)))
+        Ok(accounting::count(&text))
     }
 
     /// Stops the agent after no more records arrive.

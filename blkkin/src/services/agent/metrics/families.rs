@@ -47,22 +47,21 @@ pub(super) fn of_spool(counts: &SpoolStats, failures: u64) -> Vec<MetricFamily> 
 }
 
 /// Returns the families of thread contexts.
-pub(super) fn of_contexts(accounts: &SourceStats) -> [MetricFamily; 3] {
+pub(super) fn of_contexts(stats: &SourceStats) -> [MetricFamily; 3] {
     let processes = MetricFamily::single(
         MetricKind::Gauge,
         "contexts_processes",
         "Processes that publish thread contexts",
-        accounts.contexts_publishing as f64,
+        stats.contexts_publishing as f64,
     );
     let calls = [
-        ("faulted", accounts.contexts_faulted),
-        ("unread", accounts.contexts_unread),
-        ("invalid", accounts.contexts_invalid),
-        ("attributes truncated", accounts.attributes_cut),
-        ("attributes unread", accounts.attributes_unread),
+        ("faulted", stats.contexts_faulted),
+        ("unread", stats.contexts_unread),
+        ("invalid", stats.contexts_invalid),
+        ("attributes truncated", stats.attributes_cut),
+        ("attributes unread", stats.attributes_unread),
     ];
-    let skipped =
-        [("permission denied", accounts.contexts_denied), ("table full", accounts.contexts_no_room)];
+    let skipped = [("permission denied", stats.contexts_denied), ("table full", stats.contexts_no_room)];
     [
         processes,
         MetricFamily::by_label(
@@ -81,18 +80,18 @@ pub(super) fn of_contexts(accounts: &SourceStats) -> [MetricFamily; 3] {
 }
 
 /// Returns the families of process contexts.
-pub(super) fn of_resources(accounts: &SourceStats) -> [MetricFamily; 2] {
+pub(super) fn of_resources(stats: &SourceStats) -> [MetricFamily; 2] {
     let failures = [
-        ("malformed", accounts.resources_malformed),
-        ("unread", accounts.resources_unread),
-        ("table full", accounts.resources_no_room),
+        ("malformed", stats.resources_malformed),
+        ("unread", stats.resources_unread),
+        ("table full", stats.resources_no_room),
     ];
     [
         MetricFamily::single(
             MetricKind::Gauge,
             "resources_processes",
             "Processes that publish a process context",
-            accounts.resources_publishing as f64,
+            stats.resources_publishing as f64,
         ),
         MetricFamily::by_label(
             "reason",
@@ -148,12 +147,12 @@ pub(super) fn of_nbd(metrics: &NbdStats) -> [MetricFamily; 5] {
 
 /// Returns the families of crashed runs. Unknown losses have no value; their runs are counted.
 pub(super) fn of_crashed_runs(crashed_runs: &[CrashedRun]) -> Vec<MetricFamily> {
-    let known = crashed_runs.iter().filter_map(|crashed_runs| crashed_runs.losses);
-    let (lost, doubtful) =
-        known.fold((RecordCounts::default(), RecordCounts::default()), |(lost, doubtful), remains| {
-            (lost.saturating_add(&remains.lost()), doubtful.saturating_add(&remains.unacknowledged))
+    let known = crashed_runs.iter().filter_map(|run| run.losses);
+    let (lost, unacknowledged) =
+        known.fold((RecordCounts::default(), RecordCounts::default()), |(lost, unacknowledged), losses| {
+            (lost.saturating_add(&losses.lost()), unacknowledged.saturating_add(&losses.unacknowledged))
         });
-    let unknown = crashed_runs.iter().filter(|crashed_runs| crashed_runs.losses.is_none()).count() as u64;
+    let unknown = crashed_runs.iter().filter(|run| run.losses.is_none()).count() as u64;
     let starts = [("known", crashed_runs.len() as u64 - unknown), ("unknown", unknown)];
     let kinds = |counts: RecordCounts| {
         ["call", "bio", "request", "commit", "name"].into_iter().zip(counts.to_array())
@@ -176,7 +175,7 @@ pub(super) fn of_crashed_runs(crashed_runs: &[CrashedRun]) -> Vec<MetricFamily> 
             "kind",
             "crashed_run_records_unacknowledged",
             help,
-            kinds(doubtful),
+            kinds(unacknowledged),
         ));
     }
     families

@@ -19,8 +19,8 @@ pub struct DecodeStats {
 impl DecodeStats {
     /// Returns the number of decoded records by kind.
     pub fn counts(&self) -> RecordCounts {
-        let accounts = reconcile(&[0; slot::COUNTERS], self, 0);
-        let kinds = [accounts.calls, accounts.bios, accounts.requests, accounts.commits, accounts.names];
+        let stats = reconcile(&[0; slot::COUNTERS], self, 0);
+        let kinds = [stats.calls, stats.bios, stats.requests, stats.commits, stats.names];
         RecordCounts::from_array(kinds.map(|kind| kind.recorded))
     }
 
@@ -47,7 +47,7 @@ pub fn reconcile(
     recorded: &DecodeStats,
     recursion_misses: u64,
 ) -> SourceStats {
-    let account = |tags: &[u8]| {
+    let stats = |tags: &[u8]| {
         let sum = |of: &dyn Fn(usize) -> u64| tags.iter().map(|tag| of(usize::from(*tag))).sum();
         RecordStats {
             fired: sum(&|tag| kernel[slot::FIRED + tag]),
@@ -56,11 +56,11 @@ pub fn reconcile(
         }
     };
     SourceStats {
-        calls: account(&[raw::TAG_SYSCALL]),
-        bios: account(&[raw::TAG_BIO, raw::TAG_BIO_REQUEST]),
-        requests: account(&[raw::TAG_REQUEST, raw::TAG_BIO_REQUEST]),
-        commits: account(&[raw::TAG_COMMIT]),
-        names: account(&[raw::TAG_TASK, raw::TAG_FILE]),
+        calls: stats(&[raw::TAG_SYSCALL]),
+        bios: stats(&[raw::TAG_BIO, raw::TAG_BIO_REQUEST]),
+        requests: stats(&[raw::TAG_REQUEST, raw::TAG_BIO_REQUEST]),
+        commits: stats(&[raw::TAG_COMMIT]),
+        names: stats(&[raw::TAG_TASK, raw::TAG_FILE]),
         calls_entered: kernel[slot::SYSCALLS_ENTERED],
         calls_filtered: kernel[slot::SYSCALLS_FILTERED],
         calls_incomplete: recorded.incomplete,
