@@ -20,7 +20,7 @@ const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/blkkin-probe.so")
 
 /// `BLKKIN_PROBE_ABI` of `c/probe/probe.h`.
 #[cfg(blkkin_probe)]
-const ABI: u32 = 2;
+const ABI: u32 = 3;
 
 /// MFD_EXEC of Linux 6.3 (include/uapi/linux/memfd.h). Without it, a machine with sysctl
 /// vm.memfd_noexec = 1 does not map the file as code. Older kernels reject the flag.
