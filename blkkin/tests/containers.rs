@@ -35,7 +35,7 @@ const SERVERS: [&str; 3] = ["outside", "first", "second"];
 /// the first.
 const SCRIPT: &str = r#"
 set -e
-serve() { exec env BLKKIN_UST_CONTEXT=0 $SERVER $H/$1.disk --unix $H/$1.socket --threads 4 > $H/$1.uri; }
+serve() { exec env BLKKIN_UST_CONTEXT=0 BLKKIN_UST_ROOTS=0 $SERVER $H/$1.disk --unix $H/$1.socket --threads 4 > $H/$1.uri; }
 until_over() { until [ -e $H/over ]; do sleep 0.05; done; kill $1; wait $1; }
 export -f serve until_over
 serve outside & N=$!

@@ -4,6 +4,7 @@
 //! *Input*: `nbd-server/` under fio's nbd engine, with the real LTTng. The parent of a system call
 //! is checked in two ways: by the context and the events of the daemon's threads, and by the
 //! offset, which request and system call both name. fio's own count gives the number of requests.
+//! The daemon does not sample, so that each request has its span.
 
 #![allow(
     clippy::unwrap_used,
@@ -53,7 +54,7 @@ fn trace_started_by(home: &Path, by: &str, options: &str, script: &str) -> Run {
     let (home, server) = (home.to_str().unwrap(), server.to_str().unwrap());
     // The daemon writes its address once it is registered with LTTng.
     let script = format!(
-        "H={home}; {by} {server} $H/disk --unix $H/socket {options} > $H/uri & P=$!; \
+        "H={home}; export BLKKIN_UST_ROOTS=0; {by} {server} $H/disk --unix $H/socket {options} > $H/uri & P=$!; \
          until [ -s $H/uri ]; do sleep 0.02; done; {script}"
     );
     let to = format!("zipkin={home}/spans.json");
@@ -240,6 +241,7 @@ fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
     let metric = |name: &str| value(&get(address(&agent.output()), "/metrics"), &format!("blkkin_{name}"));
     let log = fs::File::create(home.path().join("uri")).unwrap();
     let mut command = namespace.command(server.to_str().unwrap());
+    command.env("BLKKIN_UST_ROOTS", "0");
     let daemon = command.args([path_of("disk"), "--unix".to_owned(), path_of("socket")]).stdout(log);
     let daemon = KillOnDrop(daemon.spawn().unwrap());
     // The daemon writes its address once it is registered with LTTng.

@@ -54,7 +54,7 @@ fn trace(home: &Path, options: &[&str], listen: &str, script: &str) -> Run {
     let server = server().unwrap();
     let (home, server) = (home.to_str().unwrap(), server.to_str().unwrap());
     let script = format!(
-        "H={home}; {server} $H/disk {listen} > $H/uri & P=$!; \
+        "H={home}; export BLKKIN_UST_ROOTS=0; {server} $H/disk {listen} > $H/uri & P=$!; \
          until [ -s $H/uri ]; do sleep 0.02; done; U=$(head -n 1 $H/uri); {script}; kill $P; wait $P"
     );
     let to = format!("zipkin={home}/spans.json");

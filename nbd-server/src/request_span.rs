@@ -6,12 +6,9 @@
 //! A thread that makes a system call for a request has *entered* its span, so the span is the
 //! parent of the system call.
 //!
-//! An event costs about 100 ns, and a request takes a few µs. So one event carries everything that
-//! has the same timestamp: the begins of all requests that one read brought, with their annotations
-//! ([`SpanBatch`]); and the ends of all whose replies one write took. A thread that executes
-//! several requests in a row switches from one span to the next ([`SequentialSpans`]). Eight
-//! requests take about 11 events instead of 56. They take 2 or 3 in a session that does not record
-//! the switches because its reader reads the thread context.
+//! An event costs about 100 ns, and a request takes a few µs. So the provider samples: above its
+//! rate of roots, most spans emit nothing. A thread that executes several requests in a row switches
+//! from one span to the next ([`SequentialSpans`]): one event instead of two.
 //!
 //! The span's RPC key identifies the request as a tracer of the client does. On one machine the key
 //! has rule `nbd`, the connection ([`connection_name`](crate::connection_name)) and the cookie. A
@@ -30,7 +27,7 @@
 
 use std::ffi::CStr;
 
-use blkkin_ust::{RpcSide, SequentialSpans, Span, SpanBatch, SpanKind};
+use blkkin_ust::{RpcSide, SequentialSpans, Span, SpanKind};
 
 use crate::connection_name::ConnectionName;
 use crate::protocol::request_decoder::ReceivedRequest;
@@ -47,45 +44,29 @@ pub(crate) struct RequestSpan {
 }
 
 impl RequestSpan {
-    /// Begins the span of a request that arrived on `connection`, as a part of `batch`.
-    pub(crate) fn begin<'a>(
-        batch: &mut SpanBatch<'a>,
-        received: &ReceivedRequest,
-        connection: Option<&'a ConnectionName>,
-    ) -> Self {
+    /// Begins the span of a request that arrived on `connection`.
+    pub(crate) fn begin(received: &ReceivedRequest, connection: Option<&ConnectionName>) -> Self {
         let ReceivedRequest { request, stream_offset, .. } = received;
-        let span = Self::with_rpc_key(batch, request, |batch, span| {
-            let Some(ConnectionName { text, may_be_remote }) = connection else { return };
-            match may_be_remote {
-                true => {
-                    let number = stream_offset << 16 | request.cookie & 0xffff;
-                    batch.rpc_endpoint(span, RpcSide::Server, c"nbd-stream", text, number, true);
-                }
-                false => batch.rpc_endpoint(span, RpcSide::Server, c"nbd", text, request.cookie, false),
-            }
-        });
-        Self { client_may_be_remote: connection.is_some_and(|name| name.may_be_remote), ..span }
+        let span = Self::without_rpc_key(request);
+        let Some(ConnectionName { text, may_be_remote }) = connection else { return span };
+        if *may_be_remote {
+            let number = stream_offset << 16 | request.cookie & 0xffff;
+            span.span.rpc_endpoint(RpcSide::Server, c"nbd-stream", text, number, true);
+        } else {
+            span.span.rpc_endpoint(RpcSide::Server, c"nbd", text, request.cookie, false);
+        }
+        Self { client_may_be_remote: *may_be_remote, ..span }
     }
 
     /// Begins a span without an RPC key.
-    #[cfg(test)]
     pub(crate) fn without_rpc_key(request: &Request) -> Self {
-        Self::with_rpc_key(&mut SpanBatch::new(), request, |_, _| {})
-    }
-
-    fn with_rpc_key<'a>(
-        batch: &mut SpanBatch<'a>,
-        request: &Request,
-        add_rpc_key: impl FnOnce(&mut SpanBatch<'a>, &Span),
-    ) -> Self {
-        let span = batch.root(SpanKind::Server, name(request.command), SERVICE);
+        let span = Span::root(SpanKind::Server, name(request.command), SERVICE);
         if span.is_recording() {
-            add_rpc_key(batch, &span);
             // The annotation has 64 bits with a sign, which is enough for the offset in any file.
-            batch.set_number(&span, c"nbd.offset", request.offset as i64);
-            batch.set_number(&span, c"nbd.length", request.length.into());
+            span.set_number(c"nbd.offset", request.offset as i64);
+            span.set_number(c"nbd.length", request.length.into());
             if request.flags != 0 {
-                batch.set_number(&span, c"nbd.flags", request.flags.into());
+                span.set_number(c"nbd.flags", request.flags.into());
             }
         }
         Self { span, client_may_be_remote: false }
@@ -98,9 +79,9 @@ impl RequestSpan {
 
     /// Emits the event `answers` before the reply, or its remaining bytes, are handed to the
     /// kernel. A client on this machine does not need the event, which has a cost.
-    pub(crate) fn emit_answers(&self, batch: &mut SpanBatch<'_>) {
+    pub(crate) fn emit_answers(&self) {
         if self.client_may_be_remote {
-            batch.add_event(&self.span, c"answers");
+            self.span.add_event(c"answers");
         }
     }
 
@@ -112,11 +93,6 @@ impl RequestSpan {
     /// Switches this thread from the previous span of `sequence` to this one.
     pub(crate) fn switch_to(&self, sequence: &mut SequentialSpans) {
         sequence.enter(&self.span);
-    }
-
-    /// Ends the span: its reply was handed to the kernel.
-    pub(crate) fn end(self, batch: &mut SpanBatch<'_>) {
-        batch.end(self.span);
     }
 
     /// Records the error number of the reply; 0 means success.

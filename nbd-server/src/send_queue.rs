@@ -8,8 +8,6 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use blkkin_ust::SpanBatch;
-
 use crate::export::EncodedReply;
 use crate::request_span::RequestSpan;
 
@@ -52,11 +50,9 @@ impl SendQueue {
     /// Appends the next bytes to send to `slices`, of at most `max` replies.
     pub(crate) fn slices<'a>(&'a mut self, slices: &mut Vec<IoSlice<'a>>, max: usize) {
         let now = max.min(self.replies.len());
-        let mut batch = SpanBatch::new();
         for reply in self.replies.range(self.begun.min(now)..now) {
-            reply.span.emit_answers(&mut batch);
+            reply.span.emit_answers();
         }
-        drop(batch);
         self.begun = self.begun.max(now);
         let rest = self.replies.iter().skip(1).map(|reply| IoSlice::new(&reply.bytes));
         let first = self.replies.front().map(|reply| IoSlice::new(&reply.bytes[self.sent..]));
@@ -68,16 +64,14 @@ impl SendQueue {
     pub(crate) fn advance(&mut self, bytes: usize) -> Released {
         let mut released = Released::default();
         self.sent += bytes;
-        let mut batch = SpanBatch::new();
         while let Some(first) = self.replies.front()
             && self.sent >= first.bytes.len()
         {
             self.sent -= first.bytes.len();
             released.add(first.cost);
             self.begun = self.begun.saturating_sub(1);
-            if let Some(reply) = self.replies.pop_front() {
-                reply.span.end(&mut batch);
-            }
+            // Ends the span.
+            self.replies.pop_front();
         }
         released
     }

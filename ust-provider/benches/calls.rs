@@ -1,5 +1,5 @@
-//! Cost of each call in ns: while no session records, with a session, and with a session and two
-//! threads.
+//! Cost of each call in ns: while no session records, and with a session, one thread or two, and all
+//! roots or nearly none.
 //!
 //! `cargo bench -p blkkin-ust`. Each figure is the minimum of several rounds, so it excludes
 //! interruptions. The session overwrites its oldest events, so every event is recorded and none
@@ -18,7 +18,7 @@ use std::hint::black_box;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use blkkin_ust::{RpcSide, ScopedSpan, SequentialSpans, Span, SpanBatch, SpanContext, SpanKind};
+use blkkin_ust::{RpcSide, ScopedSpan, SequentialSpans, Span, SpanContext, SpanKind};
 use support::{Lttng, compile, library, succeed};
 
 const SERVICE: &std::ffi::CStr = c"nbd-server";
@@ -52,7 +52,8 @@ fn compare() {
     let program = lttng.install(&program);
     println!("connected, no session:");
     print!("{}", succeed(lttng.command(&program).args(["measure", "1"]).output().unwrap()));
-    for threads in ["1", "2"] {
+    // At one root per second, nearly all are dropped.
+    for (threads, roots) in [("1", "0"), ("2", "0"), ("1", "1"), ("2", "1")] {
         lttng.lttng(&[
             "create",
             "bench",
@@ -62,8 +63,10 @@ fn compare() {
         lttng.lttng(&["enable-channel", "-u", "c", "--overwrite", "--subbuf-size=1M", "--num-subbuf=4"]);
         lttng.lttng(&["enable-event", "-u", "-c", "c", "blkkin:*"]);
         lttng.lttng(&["start"]);
-        println!("recorded, threads: {threads}");
-        print!("{}", succeed(lttng.command(&program).args(["measure", threads]).output().unwrap()));
+        println!("recorded, threads: {threads}, BLKKIN_UST_ROOTS={roots}");
+        let mut command = lttng.command(&program);
+        command.args(["measure", threads]).env("BLKKIN_UST_ROOTS", roots);
+        print!("{}", succeed(command.output().unwrap()));
         lttng.lttng(&["destroy", "bench"]);
     }
 }
@@ -118,15 +121,6 @@ fn measure() {
     );
     report("a request, separate events", 7, best(threads, calls, separate_events));
     report(
-        "batch: root, end",
-        2,
-        best(threads, calls, || {
-            let mut batch = SpanBatch::new();
-            let span = batch.root(SpanKind::Server, c"READ", SERVICE);
-            batch.end(span);
-        }),
-    );
-    report(
         "sequence: enter, exit",
         2,
         best(threads, calls, || {
@@ -134,15 +128,6 @@ fn measure() {
             current.enter(black_box(&root));
         }),
     );
-    // Without a session it would measure the moves of eight spans.
-    if blkkin_ust::enabled() {
-        let eight = best(threads, calls / 8, batches);
-        println!(
-            "  {:34} {:7.2} ns",
-            "a request of eight, in batches",
-            eight.as_secs_f64() * 1e9 / calls as f64
-        );
-    }
     let continued = Span::continued(remote, SpanKind::Server, c"READ", SERVICE);
     // From here on a context was published in this process, so a span without one must hide it.
     report("published: enter, leave", 2, best(threads, calls, || drop(black_box(&continued).enter())));
@@ -158,23 +143,6 @@ fn separate_events() {
     span.set_number(c"nbd.offset", black_box(4096));
     span.set_number(c"nbd.length", black_box(4096));
     drop(black_box(&span).enter());
-}
-
-/// Eight such requests in batches: eleven events.
-fn batches() {
-    let mut batch = SpanBatch::new();
-    let spans = [(); 8].map(|()| {
-        let span = batch.root(SpanKind::Server, c"READ", SERVICE);
-        batch.rpc_endpoint(&span, RpcSide::Server, c"nbd", CONNECTION, black_box(7), false);
-        batch.set_number(&span, c"nbd.offset", black_box(4096));
-        batch.set_number(&span, c"nbd.length", black_box(4096));
-        span
-    });
-    batch.flush();
-    let mut current = SequentialSpans::new();
-    spans.iter().for_each(|span| current.enter(black_box(span)));
-    current.exit();
-    spans.into_iter().for_each(|span| batch.end(span));
 }
 
 /// Minimum of several rounds; with several threads, of the slowest one.

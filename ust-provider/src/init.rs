@@ -30,8 +30,8 @@ use crate::thread_context::{self, ThreadContextError};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Target number of roots per second that sampling keeps; none keeps all. `BLKKIN_UST_ROOTS` in
-    /// the environment overrides it (0 keeps all).
+    /// Target number of roots per second that sampling keeps; 0 keeps all, none selects the default
+    /// of 1,000. `BLKKIN_UST_ROOTS` in the environment overrides it.
     pub roots_per_second: Option<u32>,
     /// Connects forked children to LTTng as processes of their own. Otherwise they emit nothing.
     pub follow_forks: bool,

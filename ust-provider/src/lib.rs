@@ -32,7 +32,6 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
-mod batch;
 mod ids;
 mod init;
 mod instrument;
@@ -40,6 +39,7 @@ mod instrument;
 mod load;
 mod probe;
 mod process_context;
+mod sampling;
 mod scoped;
 mod sequential;
 mod span;
@@ -47,7 +47,6 @@ mod span_context;
 mod thread_attributes;
 mod thread_context;
 
-pub use batch::SpanBatch;
 pub use init::{Connected, InitError, Options, ProviderStats, enabled, init, init_with, publishing, stats};
 pub use instrument::{Instrument, Instrumented};
 pub use process_context::{ProcessContextError, publish_process, thread_key};

@@ -25,7 +25,7 @@ const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/blkkin-probe.so")
 
 /// `BLKKIN_PROBE_ABI` of `c/probe/probe.h`.
 #[cfg(blkkin_probe)]
-const ABI: u32 = 2;
+const ABI: u32 = 3;
 
 /// Indices into [`Table::state`]. Each has the name of its LTTng event.
 #[cfg(blkkin_probe)]
@@ -33,12 +33,11 @@ const BLKKIN_BEGIN: usize = 0;
 pub(crate) const BLKKIN_ENTER: usize = 2;
 const BLKKIN_LEAVE: usize = 3;
 pub(crate) const BLKKIN_TURN: usize = 12;
-pub(crate) const BLKKIN_TOGETHER: usize = 13;
-const BLKKIN_UNSEEN_ENTER: usize = 14;
-const BLKKIN_UNSEEN_LEAVE: usize = 15;
+const BLKKIN_UNSEEN_ENTER: usize = 13;
+const BLKKIN_UNSEEN_LEAVE: usize = 14;
 
 /// `BLKKIN_EVENTS` of `c/probe/probe.h`, which includes the events of blkin.
-const EVENTS: usize = 16;
+const EVENTS: usize = 15;
 
 /// `struct blkkin_probe` of `c/probe/probe.h`, up to the last field that Rust uses. Functions have
 /// the names of their LTTng events.
@@ -56,11 +55,11 @@ pub(crate) struct Table {
     pub(crate) number: unsafe extern "C" fn(u64, *const c_char, i64),
     pub(crate) meeting: unsafe extern "C" fn(u64, u8, u8, *const c_char, *const c_char, u64),
     pub(crate) turn: unsafe extern "C" fn(u64, u64),
-    pub(crate) together: unsafe extern "C" fn(*const u64, u16),
     pub(crate) unseen_enter: unsafe extern "C" fn(u64),
     pub(crate) unseen_leave: unsafe extern "C" fn(u64),
-    /// Sampling ratio of a root that begins now, per million; 0 if it is dropped.
-    pub(crate) keep_root: unsafe extern "C" fn(u64) -> u32,
+    /// Sampling ratio of a root that begins now, per million, and the number of next roots to drop
+    /// (upper half).
+    pub(crate) keep_root: unsafe extern "C" fn(u64) -> u64,
     pub(crate) set_rate: unsafe extern "C" fn(u32),
     pub(crate) seen_enabled: unsafe extern "C" fn() -> u64,
     pub(crate) first_enabled_ns: unsafe extern "C" fn() -> u64,

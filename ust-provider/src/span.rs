@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use crate::probe::BLKKIN_ENTER;
 use crate::span_context::SpanContext;
 use crate::thread_attributes::ThreadAttributes;
-use crate::{ids, probe, thread_context};
+use crate::{ids, probe, sampling, thread_context};
 
 /// Role of a span in an exchange, as in OpenTelemetry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -275,11 +275,10 @@ impl Span {
     }
 
     /// Assigns the ids, and returns whether the span is recorded.
-    pub(crate) fn assign_ids(&mut self, probe: &probe::Table, kept: u32) -> bool {
+    fn assign_ids(&mut self, probe: &probe::Table, kept: u32) -> bool {
         let parent = self.context();
         let (context, kept) = if parent.is_none() {
-            // SAFETY: a function of the probe that takes a number.
-            let kept = unsafe { (probe.keep_root)(ids::next_id()) };
+            let kept = sampling::keep_root(probe);
             // The trace id is the root's span id, as in Zipkin. That saves one id to draw and to
             // emit.
             let span = ids::next_id();
@@ -295,7 +294,7 @@ impl Span {
     }
 
     /// Emits the begin of this span. `on` states that this thread works for it until its end.
-    pub(crate) fn emit_begin(&self, probe: &probe::Table, kind: SpanKind, name: &'static CStr, on: bool) {
+    fn emit_begin(&self, probe: &probe::Table, kind: SpanKind, name: &'static CStr, on: bool) {
         let context = self.context();
         let begin = probe::Begin {
             trace_hi: context.trace_hi,
@@ -316,21 +315,6 @@ impl Span {
         };
         // SAFETY: both strings end in a NUL and live for ever.
         unsafe { (probe.begin)(&begin) };
-    }
-
-    /// Returns a pointer to the name of the service.
-    pub(crate) fn service(&self) -> *const c_char {
-        self.service.0
-    }
-
-    /// Returns the positive errno of the operation; 0 for success.
-    pub(crate) fn status(&self) -> i32 {
-        self.status.load(Ordering::Relaxed)
-    }
-
-    /// Stops recording once the end is emitted. The span still propagates its context.
-    pub(crate) fn stop_recording(&mut self) {
-        self.kept_per_million = PROPAGATES;
     }
 
     /// Calls the probe. Out of line, so that a disabled event is only a comparison.

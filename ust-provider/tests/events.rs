@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::LazyLock;
 
-use support::{Event, Lttng, UserCrate, batch, succeed};
+use support::{Event, Lttng, UserCrate, succeed};
 
 /// Debug build of the crate.
 static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| UserCrate::traced().build("debug"));
@@ -37,26 +37,27 @@ fn every_call_is_recorded_in_debug_and_release_builds() {
     }
 }
 
-/// A session without the batch events receives separate ones with the same items; others receive
-/// few events.
+/// A session without `turn` receives separate events with the same meaning.
 #[test]
-fn a_batch_has_the_same_items_as_separate_events() {
+fn a_sequence_switches_spans_by_one_event() {
     let Some(lttng) = lttng() else { return };
     let program = lttng.install(&PROGRAM);
     let run = |session: &str, events: &[&str]| {
         lttng.record(session, events, &[]);
-        let stdout = succeed(lttng.command(&program).arg("batch").output().unwrap());
-        let events = lttng.finish(session);
-        (stdout.lines().map(str::to_owned).collect::<Vec<_>>(), events)
+        let stdout = succeed(lttng.command(&program).arg("sequence").output().unwrap());
+        let lines: Vec<String> = lttng.finish(session).iter().map(Event::line).collect();
+        (stdout.lines().map(str::to_owned).collect::<Vec<_>>(), lines)
     };
-    let events = ["begin", "end", "enter", "leave", "event", "text", "number", "meeting"];
-    let events = events.map(|name| format!("blkkin:{name}"));
-    let (emitted, events) = run("before", &events.each_ref().map(String::as_str));
-    assert_eq!(events.iter().map(Event::line).collect::<Vec<_>>(), emitted);
-    let (emitted, events) = run("now", &["blkkin:*"]);
-    assert_eq!(batch::lines(&events), emitted);
-    println!("{} items in {} events", emitted.len(), events.len());
-    assert!(events.len() * 10 < emitted.len(), "{} events", events.len());
+    let events = ["begin", "end", "enter", "leave"].map(|name| format!("blkkin:{name}"));
+    let (emitted, lines) = run("before", &events.each_ref().map(String::as_str));
+    assert_eq!(lines, emitted);
+    let (emitted, lines) = run("now", &["blkkin:*"]);
+    let turn = |pair: &[String]| {
+        let [left, span] = [&pair[0], &pair[1]].map(|line| line.split(' ').nth(4).unwrap());
+        format!("blkkin:turn {{ left = {left}, span = {span} }}")
+    };
+    let turns = [turn(&emitted[4..6]), turn(&emitted[6..8])];
+    assert_eq!(lines, [&emitted[..4], &turns, &emitted[8..]].concat());
 }
 
 /// A session without enter events receives the current spans only if threads do not publish them.
@@ -64,20 +65,15 @@ fn a_batch_has_the_same_items_as_separate_events() {
 fn a_process_that_publishes_thread_contexts_emits_no_unseen_events() {
     let Some(lttng) = lttng() else { return };
     let program = lttng.install(&PROGRAM);
-    let events =
-        ["begin", "end", "text", "number", "event", "meeting", "together", "unseen_enter", "unseen_leave"];
-    let events = events.map(|name| format!("blkkin:{name}"));
+    let events = ["begin", "end", "unseen_enter", "unseen_leave"].map(|name| format!("blkkin:{name}"));
     for (publishes, expected) in [("1", 0), ("0", 3)] {
         lttng.record(publishes, &events.each_ref().map(String::as_str), &[]);
         let mut command = lttng.command(&program);
-        succeed(command.arg("batch").env("BLKKIN_UST_CONTEXT", publishes).output().unwrap());
+        succeed(command.arg("sequence").env("BLKKIN_UST_CONTEXT", publishes).output().unwrap());
         let recorded = lttng.finish(publishes);
         let count = |name: &str| recorded.iter().filter(|event| event.name == name).count();
         assert_eq!((count("blkkin:unseen_enter"), count("blkkin:unseen_leave")), (expected, expected));
-        assert_eq!(
-            batch::lines(&recorded).iter().filter(|line| line.starts_with("blkkin:begin")).count(),
-            40
-        );
+        assert_eq!(count("blkkin:begin"), 3);
     }
 }
 
@@ -96,28 +92,43 @@ fn passed_events_are_recorded_or_discarded() {
     assert_eq!(passed, recorded + discarded);
 }
 
+/// Two threads begin some 40,000 roots per second: more than any of these rates.
 #[test]
-fn sampling_keeps_the_rate_and_records_the_ratio() {
+fn sampling_keeps_the_rate_and_the_weights_count_all_roots() {
     let Some(lttng) = lttng() else { return };
     let program = lttng.install(&PROGRAM);
-    lttng.record("sampled", &["blkkin:*"], &["--subbuf-size=1M"]);
-    let (rate, seconds) = (200, 5);
-    let command = ["sampled".to_owned(), rate.to_string(), seconds.to_string()];
-    let made: f64 = succeed(lttng.command(program).args(command).output().unwrap()).trim().parse().unwrap();
-    let events = lttng.finish("sampled");
-    let begins = events.iter().filter(|event| event.name == "blkkin:begin");
-    let (roots, children): (Vec<_>, Vec<_>) = begins.partition(|event| event.number("parent") == 0);
-    assert_eq!(roots.len(), children.len(), "each kept root has its child");
-    let weights = roots.iter().map(|event| 1e6 / event.number("kept_per_million") as f64);
-    let (sum, squares) = weights.fold((0.0, 0.0), |(sum, squares), w| (sum + w, squares + w * (w - 1.0)));
-    println!("made {made}, kept {}, estimated {sum:.0} ± {:.0}", roots.len(), squares.sqrt());
-    // The weights estimate the number of roots without bias. A deviation of six standard deviations
-    // does not occur.
-    assert!((sum - made).abs() <= 6.0 * squares.sqrt(), "made {made}, estimated {sum}");
-    // Bound of the first second: rate * (2 + log2(load / rate)).
-    let first = f64::from(rate) * (2.0 + (made / f64::from(rate)).log2());
-    let bound = first + f64::from(rate * seconds) * 2.0;
-    assert!((roots.len() as f64) < bound && roots.len() as f64 > f64::from(rate * seconds) / 4.0);
+    // 0 is the default rate.
+    for (option, rate) in [(200, 200.0), (0, 1000.0)] {
+        let session = format!("sampled-{option}");
+        lttng.record(&session, &["blkkin:*"], &["--subbuf-size=1M"]);
+        let seconds = 5;
+        let args = ["sampled".to_owned(), option.to_string(), seconds.to_string()];
+        let made: f64 = succeed(lttng.command(&program).args(args).output().unwrap()).trim().parse().unwrap();
+        let (events, discarded) = lttng.finish_counting(&session);
+        assert_eq!(discarded, 0);
+        let of = |name: &'static str| events.iter().filter(move |event| event.name == name);
+        let (roots, children): (Vec<_>, Vec<_>) =
+            of("blkkin:begin").partition(|event| event.number("parent") == 0);
+        assert!(roots.iter().all(|event| event.field("name") == "root"));
+        // A kept root has its child, its attribute and both ends, and a dropped one has nothing.
+        let ids = |events: &[&Event], field| {
+            events
+                .iter()
+                .map(|event| (event.number(field), event.number("kept_per_million")))
+                .collect::<HashSet<_>>()
+        };
+        assert_eq!(ids(&roots, "span"), ids(&children, "parent"));
+        let kept: HashSet<_> = roots.iter().chain(&children).map(|event| event.number("span")).collect();
+        let number = |name| of(name).inspect(|event| assert!(kept.contains(&event.number("span")))).count();
+        assert_eq!((number("blkkin:number"), number("blkkin:end")), (roots.len(), 2 * roots.len()));
+        let weights: f64 = roots.iter().map(|event| 1e6 / event.number("kept_per_million") as f64).sum();
+        println!("rate {rate}: made {made}, kept {}, weights {weights}", roots.len());
+        assert!((weights / made - 1.0).abs() < 0.01, "made {made}, weights {weights}");
+        // Bound of the first second: rate * (2 + log2(load / rate)).
+        let first = rate * (2.0 + (made / rate).log2());
+        let kept = roots.len() as f64;
+        assert!(kept < first + rate * f64::from(seconds) && kept > rate * f64::from(seconds) / 2.0);
+    }
 }
 
 #[test]

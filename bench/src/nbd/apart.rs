@@ -47,7 +47,7 @@ impl ServerWithClient {
 pub(super) fn measure(program: &Path, file: &Path, quick: bool) -> Result<Vec<Compared>> {
     let folder = tempfile::tempdir_in("/dev/shm").context("no folder in memory")?;
     let collectors = Collectors::start(folder.path())?;
-    let ways = [Instrumentation::Inactive, Instrumentation::Traced, Instrumentation::Sampled];
+    let ways = [Instrumentation::Inactive, Instrumentation::Sampled, Instrumentation::Unlimited];
     let setup = ServerSetup { program, file };
     let one = |mode| {
         let mut compared = Compared { mode, pairs: Vec::new(), collected: None };

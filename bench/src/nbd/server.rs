@@ -13,8 +13,6 @@ use crate::affinity;
 use crate::process::{self, ChildGuard};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Sampled roots per second in [`Instrumentation::Sampled`].
-pub(super) const ROOTS: u32 = 1_000;
 
 pub(super) struct Server {
     folder: TempDir,
@@ -42,8 +40,8 @@ impl Server {
         match mode {
             // The server prints that it is not traced.
             Instrumentation::Disabled => command.env("BLKKIN_UST", "0").stderr(Stdio::null()),
-            Instrumentation::Sampled => command.env("BLKKIN_UST_ROOTS", ROOTS.to_string()),
-            Instrumentation::Inactive | Instrumentation::Traced => &mut command,
+            Instrumentation::Unlimited => command.env("BLKKIN_UST_ROOTS", "0"),
+            Instrumentation::Inactive | Instrumentation::Sampled => &mut command,
         };
         let cpus = [affinity::load_cpu()];
         // SAFETY: between fork and exec `pin` makes a system call and allocates nothing.

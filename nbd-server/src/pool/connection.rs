@@ -9,8 +9,6 @@ use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use blkkin_ust::SpanBatch;
-
 use crate::accepted::AcceptedConnection;
 use crate::byte_budget::ByteBudget;
 use crate::connection_name::ConnectionName;
@@ -84,8 +82,6 @@ impl Connection {
         decoder: &mut RequestDecoder,
         batch: &mut Vec<PendingRequest>,
     ) -> ReadResult {
-        // Emitted on return, before any of these requests is executed.
-        let mut spans = SpanBatch::new();
         loop {
             let mut more = true;
             while more && self.budget.has_room() {
@@ -93,7 +89,7 @@ impl Connection {
                     Ok(Some(received)) if received.request.command == Command::Disconnect => {
                         return self.end();
                     }
-                    Ok(Some(received)) => batch.push(self.begin(&mut spans, received)),
+                    Ok(Some(received)) => batch.push(self.begin(received)),
                     Ok(None) => more = false,
                     // Not logged: a faulty client could fill the log.
                     Err(_) => return self.end(),
@@ -115,8 +111,8 @@ impl Connection {
         }
     }
 
-    fn begin<'a>(&'a self, spans: &mut SpanBatch<'a>, received: ReceivedRequest) -> PendingRequest {
-        let span = RequestSpan::begin(spans, &received, self.name.as_ref());
+    fn begin(&self, received: ReceivedRequest) -> PendingRequest {
+        let span = RequestSpan::begin(&received, self.name.as_ref());
         PendingRequest { cost: self.budget.charge(&received), received, span }
     }
 

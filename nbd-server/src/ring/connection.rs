@@ -9,7 +9,6 @@ use std::io::IoSlice;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
 
-use blkkin_ust::SpanBatch;
 use io_uring::opcode;
 use io_uring::squeue::Entry;
 use io_uring::types::Fd;
@@ -66,7 +65,7 @@ impl Connection {
         }
         match self.decoder.next() {
             Ok(Some(received)) if received.request.command != Command::Disconnect => {
-                let span = RequestSpan::begin(&mut SpanBatch::new(), &received, self.name.as_ref());
+                let span = RequestSpan::begin(&received, self.name.as_ref());
                 let cost = self.budget.charge(&received);
                 Some((received, cost, span))
             }

@@ -1,10 +1,31 @@
-//! Decoder of `blkkin:together`, an event with several span events.
+//! Decoder of `blkkin:together`, an event with several span events, as daemons with earlier builds
+//! of `ust-provider` emit it.
 //!
-//! *In*: the event's words. *Out*: span events, in order. *Source*: the batch format of
-//! `ust-provider`.
+//! *In*: the event's words. *Out*: span events, in order.
 //!
 //! *Invariant*: decoding stops at the first invalid word. Everything before it is used, and the
 //! caller learns that the rest is not.
+//!
+//! # Format
+//!
+//! The metadata of the trace have the byte order of the words. Each item is a head, whose lowest
+//! byte is its type, and the words that follow it.
+//!
+//! | type | head, from bit | following words |
+//! |---|---|---|
+//! | 1 name | 8: its number; 16: length in bytes (16 bits) | the bytes, eight per word, the first one lowest |
+//! | 2 begin | 8: kind (4 bits); 12: flags (1 `trace_hi` follows, 2 parent follows, 4 `trace_lo` is the span id); 16: name; 24: service; 32: kept per million | span; `trace_lo` unless flag 4; `trace_hi` and parent by their flags |
+//! | 3 span | | id of the span of the following items, up to the next begin or span |
+//! | 4 number | 8: key | the number |
+//! | 5 text | 8: key; 16: value | |
+//! | 6 event | 8: name | |
+//! | 7 RPC endpoint | 8: flags (1 server, 2 unique, 4 the cookie is in the head); 16: rule; 24: connection; 32: cookie, with flag 4 | cookie, unless flag 4 |
+//! | 8 end | 32: status | span |
+//! | 9 small number | 8: key; 16: the number (48 bits, signed) | |
+//! | 10 ends | 8: count | the ids of that many spans, all without an error |
+//!
+//! Names, keys, values, rules and connections are numbers of earlier names in the same event. A
+//! number may be defined again; the last definition counts.
 
 use std::borrow::Cow;
 

@@ -74,17 +74,6 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, turn,
 	)
 )
 
-/*
- * Several of begin, end, text, number, event and meeting at one time, of any spans. The README has
- * the format.
- */
-LTTNG_UST_TRACEPOINT_EVENT(blkkin, together,
-	LTTNG_UST_TP_ARGS(const uint64_t *, words, uint16_t, count),
-	LTTNG_UST_TP_FIELDS(
-		lttng_ust_field_sequence(uint64_t, words, words, uint16_t, count)
-	)
-)
-
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, event,
 	LTTNG_UST_TP_ARGS(uint64_t, span, const char *, name),
 	LTTNG_UST_TP_FIELDS(

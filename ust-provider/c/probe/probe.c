@@ -35,7 +35,8 @@
 
 #define STATE(provider, name) (&lttng_ust_tracepoint_##provider##___##name.state)
 
-static struct blkkin_sampling sampling;
+static struct blkkin_sampling sampling = { .rate = BLKKIN_ROOTS_PER_SECOND, .interval = 1 };
+static __thread struct blkkin_sampling_group sampling_group;
 
 /* Replaces a null pointer, which LTTng would write as "(null)". */
 static const char *non_null(const char *text)
@@ -77,11 +78,6 @@ static void unseen_leave(uint64_t span)
 static void turn(uint64_t left, uint64_t span)
 {
 	EMIT(blkkin, turn, left, span);
-}
-
-static void together(const uint64_t *words, uint16_t count)
-{
-	EMIT(blkkin, together, words, count);
 }
 
 static void event(uint64_t span, const char *name)
@@ -131,14 +127,17 @@ static void zipkin_keyval(const struct blkkin_zipkin *trace, const char *key, co
 
 static void set_rate(uint32_t roots_per_second)
 {
-	blkkin_sampling_set(&sampling, roots_per_second, clock_ns(CLOCK_MONOTONIC_COARSE));
+	sampling.rate = roots_per_second;
 }
 
-static uint32_t keep_root(uint64_t random)
+static uint64_t keep_root(uint64_t random)
 {
-	if (!__atomic_load_n(&sampling.rate, __ATOMIC_RELAXED))
+	uint32_t ratio, drop_next;
+
+	if (!sampling.rate)
 		return BLKKIN_ALL;
-	return blkkin_sampling_keep(&sampling, clock_ns(CLOCK_MONOTONIC_COARSE), random);
+	ratio = blkkin_sampling_keep(&sampling, &sampling_group, clock_ns(CLOCK_MONOTONIC_COARSE), random, &drop_next);
+	return (uint64_t) drop_next << 32 | ratio;
 }
 
 /* Signal mask between the handlers of one fork. LTTng's own locks protect it. */
@@ -182,7 +181,6 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 		[BLKKIN_NUMBER] = STATE(blkkin, number),
 		[BLKKIN_MEETING] = STATE(blkkin, meeting),
 		[BLKKIN_TURN] = STATE(blkkin, turn),
-		[BLKKIN_TOGETHER] = STATE(blkkin, together),
 		[BLKKIN_UNSEEN_ENTER] = STATE(blkkin, unseen_enter),
 		[BLKKIN_UNSEEN_LEAVE] = STATE(blkkin, unseen_leave),
 		[BLKKIN_ZIPKIN_TIMESTAMP] = STATE(zipkin, timestamp),
@@ -199,7 +197,6 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 	.number = number,
 	.meeting = meeting,
 	.turn = turn,
-	.together = together,
 	.unseen_enter = unseen_enter,
 	.unseen_leave = unseen_leave,
 	.keep_root = keep_root,

@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#define BLKKIN_PROBE_ABI 2
+#define BLKKIN_PROBE_ABI 3
 
 /* Events by their index in blkkin_probe.state: provider blkkin's, then provider zipkin's. */
 enum blkkin_event {
@@ -29,7 +29,6 @@ enum blkkin_event {
 	BLKKIN_ZIPKIN_KEYVAL,
 	/* Added later: installed headers have the numbers of those before. */
 	BLKKIN_TURN,
-	BLKKIN_TOGETHER,
 	BLKKIN_UNSEEN_ENTER,
 	BLKKIN_UNSEEN_LEAVE,
 	BLKKIN_EVENTS
@@ -65,15 +64,15 @@ struct blkkin_probe {
 	void (*meeting)(uint64_t span, uint8_t side, uint8_t unique, const char *rule, const char *connection,
 			uint64_t cookie);
 	void (*turn)(uint64_t left, uint64_t span);
-	void (*together)(const uint64_t *words, uint16_t count);
 	void (*unseen_enter)(uint64_t span);
 	void (*unseen_leave)(uint64_t span);
 	/*
-	 * Returns the sampling ratio of a root that begins now, per million, or 0 if it is dropped.
+	 * Returns the sampling ratio of a root that begins now, per million, or 0 if it is dropped;
+	 * and in the upper 32 bits how many of this thread's next roots are dropped without asking.
 	 * Takes 64 random bits.
 	 */
-	uint32_t (*keep_root)(uint64_t random);
-	/* Sets the target number of roots per second; 0 keeps all. */
+	uint64_t (*keep_root)(uint64_t random);
+	/* Sets the target number of roots per second, before the first root; 0 keeps all. */
 	void (*set_rate)(uint32_t roots_per_second);
 	/*
 	 * Returns the number of events passed to LTTng: those that its sessions recorded and

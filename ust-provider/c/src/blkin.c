@@ -82,7 +82,7 @@ int blkin_init_new_trace(struct blkin_trace *new_trace, const char *name, const 
 	new_trace->endpoint = endpoint;
 	blkin_init_trace_info(&new_trace->info);
 	if (probe && zipkin_on())
-		kept = probe->keep_root(blkkin_fresh_id());
+		kept = blkkin_keep_root(probe);
 	if (!kept)
 		memset(&new_trace->info, 0, sizeof new_trace->info);
 	else if (kept < 1000000)

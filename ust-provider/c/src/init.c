@@ -30,11 +30,11 @@
 static const int off;
 
 const int *blkkin_ust_state[BLKKIN_EVENTS] = {
-	&off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off,
+	&off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off, &off,
 };
 const struct blkkin_probe *blkkin_ust_probe;
 
-_Static_assert(sizeof blkkin_ust_state / sizeof *blkkin_ust_state == 16, "the length that ust.h declares");
+_Static_assert(sizeof blkkin_ust_state / sizeof *blkkin_ust_state == 15, "the length that ust.h declares");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Result of the first call; 1 before it. */
@@ -182,7 +182,6 @@ static int start(const struct blkkin_options *options)
 	const char *enabled = getenv("BLKKIN_UST");
 	const char *roots = getenv("BLKKIN_UST_ROOTS");
 	const struct blkkin_probe *probe = NULL;
-	uint32_t rate = options ? options->roots_per_second : 0;
 	int error;
 
 	if (enabled && !strcmp(enabled, "0"))
@@ -192,9 +191,9 @@ static int start(const struct blkkin_options *options)
 	if (error)
 		return error;
 	if (roots && *roots >= '0' && *roots <= '9')
-		rate = (uint32_t) strtoul(roots, NULL, 10);
-	if (rate)
-		probe->set_rate(rate);
+		probe->set_rate((uint32_t) strtoul(roots, NULL, 10));
+	else if (options && options->roots_per_second)
+		probe->set_rate(options->roots_per_second == BLKKIN_ALL_ROOTS ? 0 : options->roots_per_second);
 	if (options && options->follow_forks) {
 		error = probe->follow_forks();
 		if (error)

@@ -17,9 +17,10 @@ extern const unsigned char blkkin_slot_bytes_end[];
 /* NULL until blkkin_init(). */
 extern const struct blkkin_probe *blkkin_ust_probe;
 
-/* Both halves of a begin (span.c): the ids, and the event. */
-bool blkkin_assign_ids(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million);
-void blkkin_emit_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
-		       const char *name, enum blkkin_scope scope);
+/*
+ * Returns the sampling ratio of a root that begins now, per million, or 0 if it is dropped
+ * (src/sampling.rs).
+ */
+uint32_t blkkin_keep_root(const struct blkkin_probe *probe);
 
 #endif

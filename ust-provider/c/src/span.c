@@ -12,13 +12,27 @@ static const struct blkkin_probe *current_probe(void)
 	return __atomic_load_n(&blkkin_ust_probe, __ATOMIC_ACQUIRE);
 }
 
+uint32_t blkkin_keep_root(const struct blkkin_probe *probe)
+{
+	static __thread uint32_t drop_next;
+	uint64_t decided;
+
+	if (drop_next) {
+		drop_next--;
+		return 0;
+	}
+	decided = probe->keep_root(blkkin_fresh_id());
+	drop_next = (uint32_t) (decided >> 32);
+	return (uint32_t) decided;
+}
+
 /* Assigns the ids, and returns whether the span is recorded. */
-bool blkkin_assign_ids(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million)
+static bool assign_ids(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million)
 {
 	struct blkkin_context parent = blkkin_context_of(span);
 
 	if (!parent.span || (!parent.trace_hi && !parent.trace_lo)) {
-		kept_per_million = probe->keep_root(blkkin_fresh_id());
+		kept_per_million = blkkin_keep_root(probe);
 		/* The trace id is the root's span id. */
 		span->context.span = blkkin_fresh_id();
 		span->context =
@@ -33,7 +47,7 @@ bool blkkin_assign_ids(const struct blkkin_probe *probe, struct blkkin_span *spa
 	return kept_per_million != 0;
 }
 
-void blkkin_emit_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
+static void emit_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
 		       const char *name, enum blkkin_scope scope)
 {
 	struct blkkin_begin begin = { 0 };
@@ -63,8 +77,8 @@ void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum 
 {
 	const struct blkkin_probe *probe = current_probe();
 
-	if (probe && blkkin_assign_ids(probe, span, kept_per_million))
-		blkkin_emit_begin(probe, span, kind, name, scope);
+	if (probe && assign_ids(probe, span, kept_per_million))
+		emit_begin(probe, span, kind, name, scope);
 }
 
 void blkkin_ust_end(const struct blkkin_span *span)
@@ -77,14 +91,30 @@ void blkkin_ust_end(const struct blkkin_span *span)
 		probe->end(span->context.span, span->status);
 }
 
-void blkkin_ust_enter(uint64_t span)
+/*
+ * Emits that this thread left one span and entered another; 0 is no span. Each session receives it
+ * by the events that it has enabled: see `Table::emit_switch` in `src/probe.rs`.
+ */
+void blkkin_ust_turn(uint64_t left, uint64_t span)
 {
-	blkkin_ust_turn(0, span);
-}
+	const struct blkkin_probe *probe = current_probe();
 
-void blkkin_ust_leave(uint64_t span)
-{
-	blkkin_ust_turn(span, 0);
+	if (!probe)
+		return;
+	if (left && span && __atomic_load_n(probe->state[BLKKIN_TURN], __ATOMIC_RELAXED)) {
+		probe->turn(left, span);
+	} else {
+		if (left)
+			probe->leave(left);
+		if (span)
+			probe->enter(span);
+	}
+	if (__atomic_load_n(&blkkin_ust_publishes, __ATOMIC_RELAXED))
+		return;
+	if (left)
+		probe->unseen_leave(left);
+	if (span)
+		probe->unseen_enter(span);
 }
 
 void blkkin_ust_event(uint64_t span, const char *name)

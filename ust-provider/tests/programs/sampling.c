@@ -1,6 +1,7 @@
 /*
- * Sampling with a simulated clock: a steady load, a sudden one, one that ends. Prints for each
- * second the numbers of roots and kept roots, and the sum of the weights of the kept ones.
+ * Sampling with a simulated clock: a steady load, a sudden one, one that ends. The threads take the
+ * roots in turns. Prints for each second the numbers of roots and kept roots, and the sums of the
+ * weights of all kept ones and of those with an even number.
  */
 #include "../../c/probe/sampling.h"
 
@@ -20,25 +21,37 @@ static uint64_t next_random(void)
 
 int main(int count, char **args)
 {
-	struct blkkin_sampling sampling = { 0 };
+	struct blkkin_sampling sampling = { .rate = (uint32_t) atoi(args[1]), .interval = 1 };
+	static struct blkkin_sampling_group groups[64];
+	static uint32_t drop_next[64];
 	uint64_t now = 5 * BLKKIN_SECOND_NS;
+	int threads = atoi(args[2]);
 
-	blkkin_sampling_set(&sampling, (uint32_t) atoi(args[1]), now);
-	for (int second = 2; second < count; second++) {
+	for (int second = 3; second < count; second++) {
 		long roots = atol(args[second]), kept = 0;
-		double weight = 0;
+		double weight = 0, even = 0;
 
 		for (long root = 0; root < roots; root++) {
 			uint64_t at = now + (uint64_t) root * BLKKIN_SECOND_NS / (uint64_t) roots;
-			uint32_t ratio = blkkin_sampling_keep(&sampling, at, next_random());
+			long thread = root % threads;
+			uint32_t ratio = 0;
+
+			if (drop_next[thread])
+				drop_next[thread]--;
+			else
+				ratio = blkkin_sampling_keep(&sampling, &groups[thread], at, next_random(),
+							     &drop_next[thread]);
 
 			if (ratio) {
+				if (BLKKIN_ALL % ratio)
+					return 1;
 				kept++;
-				weight += (double) BLKKIN_ALL / ratio;
+				weight += (double) (BLKKIN_ALL / ratio);
+				even += root % 2 ? 0 : (double) (BLKKIN_ALL / ratio);
 			}
 		}
 		now += BLKKIN_SECOND_NS;
-		printf("%ld %ld %.0f\n", roots, kept, weight);
+		printf("%ld %ld %.0f %.0f\n", roots, kept, weight, even);
 	}
 	return 0;
 }

@@ -34,6 +34,8 @@ static int same(const struct blkkin_context *a, const struct blkkin_context *b)
 int main(void)
 {
 	struct blkkin_span off, never, root, child, remote, late_child;
+	struct blkkin_sequence sequence = BLKKIN_SEQUENCE_INIT;
+	struct blkkin_options options = { .roots_per_second = BLKKIN_ALL_ROOTS };
 	struct blkkin_context context, back, never_context;
 	unsigned char bytes[24];
 	char text[56];
@@ -47,7 +49,7 @@ int main(void)
 	blkkin_begin_root(&never, BLKKIN_SERVER, "x", "s", BLKKIN_SCOPED);
 	never_context = blkkin_context_of(&never);
 
-	CHECK(blkkin_init(NULL) == 0 && blkkin_init(NULL) == 0 && !*blkkin_init_error());
+	CHECK(blkkin_init(&options) == 0 && blkkin_init(NULL) == 0 && !*blkkin_init_error());
 	CHECK(blkkin_enabled() && blkkin_time_to_enabled_ns() > 0 && blkkin_seen_enabled() == 0);
 
 	blkkin_begin_root(&root, BLKKIN_SERVER, "READ", "nbd", BLKKIN_SCOPED);
@@ -118,6 +120,21 @@ int main(void)
 	CHECK(blkkin_from_traceparent(&context, "00-00000000000000000000000000000000-00f067aa0ba902b7-01"));
 	CHECK(blkkin_from_traceparent(&context, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01x"));
 	CHECK(blkkin_from_traceparent(&context, "") && !context.span);
-	CHECK(blkkin_seen_enabled() == 17);
+	/* The thread works for one span after another. */
+	blkkin_begin_root(&root, BLKKIN_SERVER, "READ", "nbd", BLKKIN_DETACHED);
+	expect_begin(&root, 1, 0, "READ", "nbd");
+	blkkin_begin_root(&child, BLKKIN_SERVER, "WRITE", "nbd", BLKKIN_DETACHED);
+	expect_begin(&child, 1, 0, "WRITE", "nbd");
+	blkkin_sequence_enter(&sequence, &root);
+	printf("blkkin:enter { span = %" PRIu64 " }\n", root.context.span);
+	blkkin_sequence_enter(&sequence, &child);
+	printf("blkkin:turn { left = %" PRIu64 ", span = %" PRIu64 " }\n", root.context.span, child.context.span);
+	blkkin_sequence_exit(&sequence);
+	printf("blkkin:leave { span = %" PRIu64 " }\n", child.context.span);
+	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", root.context.span);
+	blkkin_end(&root);
+	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", child.context.span);
+	blkkin_end(&child);
+	CHECK(blkkin_seen_enabled() == 24);
 	return 0;
 }

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use blkkin_ust::{
-    Connected, Instrument, Options, RpcSide, ScopedSpan, SequentialSpans, Span, SpanBatch, SpanContext,
-    SpanKind,
+    Connected, Instrument, Options, RpcSide, ScopedSpan, SequentialSpans, Span, SpanContext, SpanKind,
 };
 
 const SERVICE: &std::ffi::CStr = c"example";
@@ -21,7 +20,7 @@ fn main() {
         "forks" => forks(std::env::args().nth(2).as_deref() == Some("followed")),
         "hops" => hops(number(2), number(3)),
         "late" => late(),
-        "batch" => batch(),
+        "sequence" => sequence(),
         _ => panic!("unknown scenario"),
     }
 }
@@ -118,22 +117,31 @@ fn storm(threads: u64, events: u64) {
     println!("{}", blkkin_ust::stats().seen_enabled);
 }
 
-/// Begins roots in bursts, of which sampling drops some.
+/// Begins roots in bursts on two threads, of which sampling drops some. Rate 0 is the default.
 fn sampled(rate: u64, seconds: u64) {
     let mut options = Options::default();
-    options.roots_per_second = Some(u32::try_from(rate).unwrap());
+    options.roots_per_second = (rate != 0).then(|| u32::try_from(rate).unwrap());
     blkkin_ust::init_with(&options).unwrap();
-    let (mut made, begun) = (0_u64, Instant::now());
-    while begun.elapsed() < Duration::from_secs(seconds) {
-        for _ in 0..200 {
-            let root = ScopedSpan::root(SpanKind::Server, c"root", SERVICE);
-            let child = ScopedSpan::child(&root, SpanKind::Internal, c"part");
-            assert_eq!(root.is_recording(), child.is_recording());
-            assert_eq!(root.context().to_traceparent().unwrap().ends_with("-01"), root.is_recording());
-            made += 1;
+    let begun = Instant::now();
+    let bursts = || {
+        let mut made = 0;
+        while begun.elapsed() < Duration::from_secs(seconds) {
+            for _ in 0..100 {
+                let root = ScopedSpan::root(SpanKind::Server, c"root", SERVICE);
+                root.set_number(c"number", made);
+                let child = ScopedSpan::child(&root, SpanKind::Internal, c"part");
+                assert_eq!(root.is_recording(), child.is_recording());
+                assert_eq!(root.context().to_traceparent().unwrap().ends_with("-01"), root.is_recording());
+                made += 1;
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        made
+    };
+    let made = std::thread::scope(|scope| {
+        let other = scope.spawn(bursts);
+        bursts() + other.join().unwrap()
+    });
     println!("{made}");
 }
 
@@ -223,50 +231,17 @@ fn late() {
     assert!(blkkin_ust::stats().time_to_enabled.unwrap() > Duration::ZERO);
 }
 
-/// Emits batches, and a sequence of spans.
-fn batch() {
+/// Works for one span after another.
+fn sequence() {
     connect();
-    let long = std::ffi::CString::new("x".repeat(600)).unwrap();
-    let mut batch = SpanBatch::new();
-    let (mut spans, mut seen) = (Vec::new(), 0);
-    // More words and strings than one event holds.
-    for round in 0..40_u64 {
-        let far = SpanContext { trace_hi: 7 * (round % 2), trace_lo: 8, span: 9, parent: 0, sampled: true };
-        let span = match round % 3 {
-            0 => batch.root(SpanKind::Server, c"READ", SERVICE),
-            1 => batch.continued(far, SpanKind::Client, c"WRITE", SERVICE),
-            _ => batch.child(&spans[seen], SpanKind::Internal, c"part"),
-        };
-        seen = spans.len();
-        begin(&span, [1, 2, 0][round as usize % 3], 0, ["READ", "WRITE", "part"][round as usize % 3]);
-        let id = span.context().span;
-        batch.set_number(&span, c"offset", -4096);
-        println!("blkkin:number {{ span = {id}, key = \"offset\", val = -4096 }}");
-        let val = std::ffi::CString::new(format!("disk {round}")).unwrap();
-        batch.set_text(&span, c"export", &val);
-        println!("blkkin:text {{ span = {id}, key = \"export\", val = {val:?} }}");
-        // The next string may have the same address.
-        drop(val);
-        batch.rpc_endpoint(&span, RpcSide::Server, c"nbd", c"a>b", u64::MAX - round, round % 2 == 1);
-        println!(
-            "blkkin:meeting {{ span = {id}, side = 1, unique = {}, rule = \"nbd\", connection = \"a>b\", cookie = {} }}",
-            round % 2,
-            u64::MAX - round
-        );
-        if round == 20 {
-            batch.set_text(&span, c"long", &long);
-            println!("blkkin:text {{ span = {id}, key = \"long\", val = {long:?} }}");
-        }
-        spans.push(span);
-        // An item of another span than the last that began.
-        let first = &spans[0];
-        batch.add_event(first, c"queued");
-        println!("blkkin:event {{ span = {}, name = \"queued\" }}", first.context().span);
-    }
-    batch.flush();
+    let spans = [c"READ", c"WRITE", c"FLUSH"].map(|name| {
+        let span = Span::root(SpanKind::Server, name, SERVICE);
+        begin(&span, 1, 0, name.to_str().unwrap());
+        span
+    });
     let mut current = SequentialSpans::new();
     let mut before = None;
-    for span in &spans[..3] {
+    for span in &spans {
         current.enter(span);
         if let Some(before) = before.replace(span.context().span) {
             println!("blkkin:leave {{ span = {before} }}");
@@ -275,14 +250,8 @@ fn batch() {
     }
     current.exit();
     println!("blkkin:leave {{ span = {} }}", before.unwrap());
-    for (number, span) in spans.into_iter().enumerate() {
-        let status = if number == 1 { 5 } else { 0 };
-        span.set_error(status);
-        println!("blkkin:end {{ span = {}, status = {status} }}", span.context().span);
-        batch.end(span);
+    for span in spans {
+        println!("blkkin:end {{ span = {}, status = 0 }}", span.context().span);
+        drop(span);
     }
-    // A span that is not recorded emits nothing.
-    let none = Span::none();
-    batch.set_number(&none, c"x", 1);
-    batch.end(none);
 }

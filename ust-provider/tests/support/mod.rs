@@ -1,7 +1,6 @@
 //! Shared code of the tests.
 #![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
-pub(crate) mod batch;
 mod c;
 mod lttng;
 mod user_crate;

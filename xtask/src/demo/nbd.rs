@@ -74,7 +74,7 @@ pub(crate) fn run_workload(folder: &Path, blkkin: &Path, zipkin: &Zipkin, progra
 fn script_of(server: &Path, volume: &Path, folder: &Path) -> String {
     format!(
         "set -e\n\
-         '{server}' '{volume}' --unix '{folder}/socket' > '{folder}/uri' &\n\
+         BLKKIN_UST_ROOTS=0 '{server}' '{volume}' --unix '{folder}/socket' > '{folder}/uri' &\n\
          until [ -s '{folder}/uri' ]; do sleep 0.02; done\n\
          fio --name=demo --ioengine=nbd --uri=\"$(head -n 1 '{folder}/uri')\" --rw=randrw --rwmixread=80 --fsync=16 --bs=4k \
          --iodepth=4 --numjobs={CONNECTIONS} --thread --size={BYTES} --number_ios={REQUESTS} --output='{folder}/fio.out'\n\

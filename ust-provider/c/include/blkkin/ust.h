@@ -67,10 +67,13 @@ struct blkkin_span {
 
 #define BLKKIN_PROPAGATES UINT32_MAX
 
+#define BLKKIN_ALL_ROOTS UINT32_MAX
+
 struct blkkin_options {
 	/*
-	 * Target number of roots per second that sampling keeps; 0 keeps all. BLKKIN_UST_ROOTS in
-	 * the environment overrides it.
+	 * Target number of roots per second that sampling keeps; 0 selects the default of 1,000,
+	 * BLKKIN_ALL_ROOTS keeps all. BLKKIN_UST_ROOTS in the environment overrides it (0 keeps
+	 * all).
 	 */
 	uint32_t roots_per_second;
 	/*
@@ -179,7 +182,7 @@ int blkkin_from_blkin(struct blkkin_context *context, const unsigned char bytes[
  * Words that LTTng sets to nonzero when a session enables an event, by enum blkkin_event of
  * probe.h. They are zeros of this library until blkkin_init().
  */
-extern const int *blkkin_ust_state[16];
+extern const int *blkkin_ust_state[15];
 
 /*
  * State of publishing thread contexts: 0 disabled, 1 enabled and nothing published yet, 2 something
@@ -195,8 +198,8 @@ void blkkin_ust_set_thread_attributes(uint64_t key, const struct blkkin_thread_a
 void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum blkkin_kind kind, const char *name,
 		      enum blkkin_scope scope);
 void blkkin_ust_end(const struct blkkin_span *span);
-void blkkin_ust_enter(uint64_t span);
-void blkkin_ust_leave(uint64_t span);
+/* Leaves one span and enters another; 0 is none. */
+void blkkin_ust_turn(uint64_t left, uint64_t span);
 void blkkin_ust_event(uint64_t span, const char *name);
 void blkkin_ust_text(uint64_t span, const char *key, const char *val);
 void blkkin_ust_number(uint64_t span, const char *key, int64_t val);
@@ -350,7 +353,7 @@ static inline void blkkin_enter(const struct blkkin_span *span)
 	if (blkkin_ust_needs_publishing(span))
 		blkkin_ust_publish(blkkin_ust_key(span), span->kept_per_million ? &span->context : NULL);
 	if (blkkin_is_recording(span))
-		blkkin_ust_enter(span->context.span);
+		blkkin_ust_turn(0, span->context.span);
 }
 
 /* Leaves the span. Spans nest: the last one entered is left first. */
@@ -359,7 +362,7 @@ static inline void blkkin_leave(const struct blkkin_span *span)
 	if (blkkin_ust_needs_publishing(span))
 		blkkin_ust_unpublish(blkkin_ust_key(span));
 	if (blkkin_is_recording(span))
-		blkkin_ust_leave(span->context.span);
+		blkkin_ust_turn(span->context.span, 0);
 }
 
 /*
@@ -414,124 +417,6 @@ static inline void blkkin_rpc_endpoint(const struct blkkin_span *span, enum blkk
 static inline void blkkin_fail(struct blkkin_span *span, int error)
 {
 	span->status = error;
-}
-
-/*
- * Batch: items that are emitted as one event, because an event costs about the same whatever its
- * size. blkkin_batch_flush() emits it, and must precede any wait of the thread. Strings must live
- * until then, span names and services as long as the span. `src/batch.rs` has the format and its
- * reasons.
- *
- *	struct blkkin_batch batch;
- *	blkkin_batch_init(&batch);
- *	blkkin_batch_root(&batch, &span, BLKKIN_SERVER, "READ", "nbd-server");
- *	blkkin_batch_number(&batch, &span, "nbd.offset", offset);
- *	blkkin_batch_flush(&batch);
- */
-struct blkkin_batch {
-	/* Words of the batch, strings that have a number, and the span of the following items. */
-	uint32_t length, names_count;
-	uint64_t current_span;
-	/* Predicted number of the next string; index of the head of the last `ends`, or 256. */
-	uint32_t next_name, last_ends;
-	/* Uninitialized beyond names_count and length. */
-	const char *names[32];
-	uint64_t words[256];
-};
-
-void blkkin_ust_batch_begin(struct blkkin_batch *batch, struct blkkin_span *span, uint32_t kept_per_million,
-			    enum blkkin_kind kind, const char *name);
-void blkkin_ust_batch_number(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
-			     int64_t val);
-void blkkin_ust_batch_text(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
-			   const char *val);
-void blkkin_ust_batch_event(struct blkkin_batch *batch, const struct blkkin_span *span, const char *name);
-void blkkin_ust_batch_rpc_endpoint(struct blkkin_batch *batch, const struct blkkin_span *span, enum blkkin_rpc_side side,
-				   const char *rule, const char *connection, uint64_t cookie, bool unique);
-void blkkin_ust_batch_end(struct blkkin_batch *batch, struct blkkin_span *span);
-void blkkin_ust_batch_flush(struct blkkin_batch *batch);
-void blkkin_ust_turn(uint64_t left, uint64_t span);
-
-/* Makes an empty batch. */
-static inline void blkkin_batch_init(struct blkkin_batch *batch)
-{
-	batch->length = 0;
-	batch->names_count = 0;
-	batch->current_span = 0;
-	batch->next_name = 0;
-	batch->last_ends = sizeof batch->words / sizeof batch->words[0];
-}
-
-/* As blkkin_begin_continued with BLKKIN_DETACHED. */
-static inline void blkkin_batch_continued(struct blkkin_batch *batch, struct blkkin_span *span,
-					  const struct blkkin_context *context, enum blkkin_kind kind, const char *name,
-					  const char *service)
-{
-	blkkin_ust_unrecorded_with_context(span, context, service);
-	if (blkkin_ust_on(0))
-		blkkin_ust_batch_begin(batch, span, 1000000, kind, name);
-}
-
-/* As blkkin_begin_root with BLKKIN_DETACHED. */
-static inline void blkkin_batch_root(struct blkkin_batch *batch, struct blkkin_span *span, enum blkkin_kind kind,
-				     const char *name, const char *service)
-{
-	blkkin_ust_unrecorded(span, service);
-	if (blkkin_ust_on(0))
-		blkkin_ust_batch_begin(batch, span, 1000000, kind, name);
-}
-
-/* As blkkin_begin_child with BLKKIN_DETACHED. */
-static inline void blkkin_batch_child(struct blkkin_batch *batch, struct blkkin_span *span,
-				      const struct blkkin_span *parent, enum blkkin_kind kind, const char *name)
-{
-	uint32_t kept = blkkin_ust_unrecorded_child(span, parent);
-
-	if (blkkin_ust_on(0))
-		blkkin_ust_batch_begin(batch, span, kept, kind, name);
-}
-
-static inline void blkkin_batch_number(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
-				       int64_t val)
-{
-	if (blkkin_is_recording(span))
-		blkkin_ust_batch_number(batch, span, key, val);
-}
-
-static inline void blkkin_batch_text(struct blkkin_batch *batch, const struct blkkin_span *span, const char *key,
-				     const char *val)
-{
-	if (blkkin_is_recording(span))
-		blkkin_ust_batch_text(batch, span, key, val);
-}
-
-static inline void blkkin_batch_event(struct blkkin_batch *batch, const struct blkkin_span *span, const char *name)
-{
-	if (blkkin_is_recording(span))
-		blkkin_ust_batch_event(batch, span, name);
-}
-
-static inline void blkkin_batch_rpc_endpoint(struct blkkin_batch *batch, const struct blkkin_span *span,
-					     enum blkkin_rpc_side side, const char *rule, const char *connection, uint64_t cookie,
-					     bool unique)
-{
-	if (blkkin_is_recording(span))
-		blkkin_ust_batch_rpc_endpoint(batch, span, side, rule, connection, cookie, unique);
-}
-
-/* As blkkin_end. */
-static inline void blkkin_batch_end(struct blkkin_batch *batch, struct blkkin_span *span)
-{
-	if (blkkin_is_recording(span))
-		blkkin_ust_batch_end(batch, span);
-	blkkin_end(span);
-}
-
-/* Emits the batch. Later items are another event. */
-static inline void blkkin_batch_flush(struct blkkin_batch *batch)
-{
-	if (__builtin_expect(batch->length != 0, 0))
-		blkkin_ust_batch_flush(batch);
 }
 
 /*
