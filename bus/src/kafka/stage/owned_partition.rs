@@ -1,13 +1,15 @@
 //! Partition that is assigned to this member.
 //!
-//! *In*: the partition's records. *Out*: the stage's output in a batcher, and when a save is
-//! due. *Invariant*: `next` is the offset behind the last record that the stage applied.
+//! *In*: the partition's records. *Out*: the stage's output in a batcher, dead letters, and when a
+//! save is due. *Invariant*: `next` is the offset behind the last record that the stage applied.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use blkkin_wire::fragment::FragmentOrigin;
 use blkkin_wire::stage::{InputRecord, Stage};
 
+use super::super::dead_letters::DeadLetter;
 use super::record_batcher::RecordBatcher;
 use super::state_ref::StateSlot;
 
@@ -18,6 +20,9 @@ const SAVE_INTERVAL_MAX: Duration = Duration::from_secs(60);
 pub(super) struct OwnedPartition<S> {
     pub(super) stage: S,
     pub(super) batcher: RecordBatcher,
+    /// Copies of what cannot be decoded or sent, which wait for room in the producer's queue. No
+    /// state is saved before they are sent.
+    pub(super) dead_letters: VecDeque<DeadLetter>,
     pub(super) partition: i32,
     /// Offset of the next record.
     pub(super) next: i64,
@@ -51,6 +56,7 @@ impl<S: Stage> OwnedPartition<S> {
         OwnedPartition {
             stage,
             batcher: RecordBatcher::new(from, bytes_max),
+            dead_letters: VecDeque::new(),
             partition,
             next,
             expired: 0,

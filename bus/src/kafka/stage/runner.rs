@@ -11,6 +11,7 @@ use blkkin_wire::stage::{InputRecord, LogTime, Stage};
 use rdkafka::Message;
 use rdkafka::message::OwnedMessage;
 
+use super::super::dead_letters::DeadLetter;
 use super::super::settings::Group;
 use super::super::{FENCED_TWICE_WITHIN, KafkaError, Progress, STATE, Settings};
 use super::member::{Member, MemberEvent};
@@ -174,14 +175,14 @@ impl<S: Stage> StageRunner<S> {
         owned.apply(offset, InputRecord { at, bytes }, Instant::now());
         self.progress.set(partition, Some(owned.next));
         if let Some(why) = owned.batcher.take_rejection() {
-            let headers = [
+            let headers = vec![
                 ("blkkin.by", self.config.group.name.clone()),
                 ("blkkin.reason", why),
                 ("blkkin.topic", self.config.input.clone()),
                 ("blkkin.partition", partition.to_string()),
                 ("blkkin.offset", offset.to_string()),
             ];
-            self.output.send_to_dlq(&headers, bytes, ACK_TIMEOUT)?;
+            owned.dead_letters.push_back(DeadLetter { headers, payload: bytes.to_vec() });
         }
         Ok(())
     }

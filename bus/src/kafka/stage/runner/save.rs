@@ -10,6 +10,7 @@ use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, TraceFragment};
 use blkkin_wire::stage::Stage;
 use blkkin_wire::v1;
 
+use super::super::super::dead_letters::DeadLetter;
 use super::super::super::{DEAD, KafkaError};
 use super::super::output::{OutgoingRecord, Output};
 use super::super::owned_partition::OwnedPartition;
@@ -119,7 +120,8 @@ impl<S: Stage> StageRunner<S> {
     }
 }
 
-/// Sends the closed records; returns whether all fitted into the queue.
+/// Sends the dead letters and the closed records; returns whether all fitted into the queue. What did
+/// not fit stays, so that neither the state nor the offset moves past it.
 pub(super) fn send_ready<S: Stage>(
     config: &RunnerConfig,
     output: &Output,
@@ -127,7 +129,14 @@ pub(super) fn send_ready<S: Stage>(
     timeout: Duration,
     oversize: &mut u64,
 ) -> Result<bool, KafkaError> {
-    while let Some(batched) = owned.batcher.first() {
+    loop {
+        while let Some(letter) = owned.dead_letters.front() {
+            if !output.send_to_dlq(&letter.headers, &letter.payload, timeout)? {
+                return Ok(false);
+            }
+            owned.dead_letters.pop_front();
+        }
+        let Some(batched) = owned.batcher.first() else { return Ok(true) };
         let partition = batched.partition as i32;
         let topic = match batched.topic {
             OutputTopic::Main => &config.output,
@@ -146,8 +155,8 @@ pub(super) fn send_ready<S: Stage>(
             *oversize += 1;
             let why =
                 format!("trace {}: {} spans are longer than a record", fragment.trace, fragment.spans.len());
-            for part in split_fragment(*from, *number, fragment.clone(), output.record_bytes()) {
-                let headers = [
+            for payload in split_fragment(*from, *number, fragment.clone(), output.record_bytes()) {
+                let headers = vec![
                     ("blkkin.by", config.group.name.clone()),
                     ("blkkin.reason", why.clone()),
                     ("blkkin.topic", topic.clone()),
@@ -155,12 +164,11 @@ pub(super) fn send_ready<S: Stage>(
                     ("blkkin.origin", from.to_string()),
                     ("blkkin.number", number.to_string()),
                 ];
-                output.send_to_dlq(&headers, &part, timeout)?;
+                owned.dead_letters.push_back(DeadLetter { headers, payload });
             }
         }
         owned.batcher.pop_first();
     }
-    Ok(true)
 }
 
 /// Splits a fragment that is longer than a record into records that fit, each with some of its
@@ -186,12 +194,71 @@ fn split_fragment(
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::super::settings::{Group, Settings};
     use super::*;
     use blkkin_wire::clock::{DurationNs, WallclockNs};
     use blkkin_wire::fragment::{FragmentKind, Incarnation, StageId};
     use blkkin_wire::ids::{SpanId, TraceId};
     use blkkin_wire::remote_link::RemoteLink;
     use blkkin_wire::span::{Span, SpanKind, TagValue};
+    use blkkin_wire::stage::{InputRecord, StageOutput};
+
+    /// A stage without a state, for the runner's own part.
+    struct Empty;
+
+    impl Stage for Empty {
+        const ID: StageId = StageId::Join;
+        type Config = ();
+        type Error = String;
+
+        fn new(_: Incarnation, (): ()) -> Empty {
+            Empty
+        }
+        fn restore(_: &[u8], (): (), _: Incarnation) -> Result<Empty, String> {
+            Ok(Empty)
+        }
+        fn apply(&mut self, _: InputRecord<'_>, out: &mut dyn StageOutput) {
+            out.dead_letter("unreadable".to_owned());
+        }
+        fn save(&mut self) -> Result<Vec<u8>, String> {
+            Ok(Vec::new())
+        }
+        fn incarnation(&self) -> Incarnation {
+            Incarnation(1)
+        }
+        fn pending(&self) -> u64 {
+            0
+        }
+        fn tick() -> Vec<u8> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn a_dead_letter_without_room_in_the_queue_stays_and_nothing_is_sent_past_it() {
+        // No broker answers here, and the queue has room for one record.
+        let mut settings = Settings::new("127.0.0.1:1");
+        settings.extra.insert("queue.buffering.max.messages".to_owned(), "1".to_owned());
+        let output = Output::new(&settings).expect("a producer without a broker");
+        let mut owned = OwnedPartition::new(Empty, 0, 0, 1, 1_000);
+        for payload in [b"first", b"other", b"third"] {
+            let headers = vec![("blkkin.reason", "unreadable".to_owned())];
+            owned.dead_letters.push_back(DeadLetter { headers, payload: payload.to_vec() });
+        }
+        let config = RunnerConfig {
+            input: "in".to_owned(),
+            output: "out".to_owned(),
+            side_output: "side".to_owned(),
+            group: Group { name: "group".to_owned(), member: None },
+            save_every: Duration::ZERO,
+            tick_after: Duration::ZERO,
+            forget: false,
+        };
+        let sent = send_ready(&config, &output, &mut owned, Duration::ZERO, &mut 0);
+        assert!(!sent.expect("no error: the cluster may come back"));
+        let left: Vec<_> = owned.dead_letters.iter().map(|letter| letter.payload.as_slice()).collect();
+        assert_eq!(left, [b"other", b"third"]);
+    }
 
     #[test]
     fn an_oversize_fragment_is_split_into_records_that_fit() {
