@@ -51,6 +51,9 @@ pub trait Stage: Sized {
     /// Returns the number of inputs that wait for further records or for a timeout. While there are
     /// some and the partition is silent, the stage needs ticks.
     fn pending(&self) -> u64;
+    /// Returns how often a full table made the stage give something up, by kind of table, since the
+    /// state was created.
+    fn overflows(&self) -> Vec<(&'static str, u64)>;
     /// Returns a tick: a record that only advances time.
     fn tick() -> Vec<u8>;
 }

@@ -154,10 +154,10 @@ use sink::StatsSink;
 pub use sink::TraceSink;
 use stream::Stream;
 
-/// Maximum number of sources. An aggregator's partition holds the nodes of one join domain, a host
-/// and its guests. A restarted source is a new one. Beyond the maximum the least recently active
-/// source is closed.
-const SOURCES_MAX: usize = 256;
+/// Maximum number of sources of a partition: nodes, and earlier starts of their tracers within the
+/// last hour. A fleet of 1,000 nodes may have a single partition. Beyond the maximum the least
+/// recently active source is finished and forgotten, which is counted.
+const SOURCES_MAX: usize = 4_096;
 
 /// Joins events into traces.
 #[derive(Debug, Serialize, Deserialize)]
@@ -165,7 +165,8 @@ pub struct Joiner {
     #[serde(skip)]
     config: JoinConfig,
     /// The most recently active source is last. Most joiners have one source, so this is a list.
-    streams: Vec<Stream>,
+    #[allow(clippy::vec_box, reason = "a source moves to the end with each of its batches")]
+    streams: Vec<Box<Stream>>,
     stats: JoinStats,
 }
 
@@ -177,7 +178,7 @@ impl Joiner {
 
     /// Drops state that is rebuilt before it is used. Call it before a snapshot.
     pub fn drop_caches(&mut self) {
-        self.streams.iter_mut().for_each(Stream::drop_caches);
+        self.streams.iter_mut().for_each(|stream| stream.drop_caches());
     }
 
     /// Sets the limits. A restored joiner has none.
@@ -236,7 +237,7 @@ impl Joiner {
         let last = self.streams.len();
         match self.streams.iter().rposition(|stream| stream.source() == source) {
             Some(index) => {
-                let since = self.streams[index + 1..].iter().map(Stream::source);
+                let since = self.streams[index + 1..].iter().map(|stream| stream.source());
                 let interleaved =
                     since.filter(|other| (other.node, other.boot) == (source.node, source.boot)).count();
                 self.stats.starts_interleaved += u64::from(interleaved > 0);
@@ -244,7 +245,7 @@ impl Joiner {
             }
             None => {
                 self.make_room(out);
-                self.streams.push(Stream::new(*source, self.config.clone()));
+                self.streams.push(Box::new(Stream::new(*source, self.config.clone())));
                 return self.streams.len() - 1;
             }
         }
@@ -255,6 +256,7 @@ impl Joiner {
         if self.streams.len() < SOURCES_MAX {
             return;
         }
+        self.stats.sources_evicted += 1;
         let mut oldest = self.streams.remove(0);
         oldest.finish(&mut StatsSink { out, stats: &mut self.stats });
     }

@@ -43,6 +43,9 @@ pub struct JoinStats {
     pub clock_set_back: u64,
     /// Task names dropped because the table was full.
     pub names_dropped: u64,
+    /// Sources finished and forgotten because there were too many: their later events have no names
+    /// and no open traces.
+    pub sources_evicted: u64,
 }
 
 /// Counters of one kind of event: received = joined + late + orphaned + pending.

@@ -22,6 +22,8 @@ const ORIGINS_MAX: usize = 4_096;
 pub(super) struct SequenceTracker {
     origins: BTreeMap<(u8, u32, u64), OriginState>,
     records: u64,
+    /// Origins forgotten because there were too many. Their next record is taken for the first.
+    forgotten: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,6 +69,11 @@ impl SequenceTracker {
         Some(numbers.zip(batch.fragments).skip(duplicates))
     }
 
+    /// Returns the number of origins forgotten because there were too many.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
     /// Returns the number of leading fragments that were accepted before, and the number of
     /// fragments missing before the first.
     fn accept(&mut self, from: &FragmentOrigin, first: u64, fragments: usize) -> (usize, u64) {
@@ -90,6 +97,7 @@ impl SequenceTracker {
                 self.origins.iter().min_by_key(|(_, origin)| origin.last_record).map(|(key, _)| *key)
         {
             self.origins.remove(&key);
+            self.forgotten += 1;
         }
     }
 }

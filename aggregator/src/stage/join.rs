@@ -155,6 +155,16 @@ impl Stage for JoinStage {
         self.joiner.stats().pending()
     }
 
+    fn overflows(&self) -> Vec<(&'static str, u64)> {
+        let stats = self.joiner.stats();
+        vec![
+            ("sources", stats.sources_evicted),
+            ("open traces", stats.closed_for_room),
+            ("window", stats.ahead_of_window),
+            ("names", stats.names_dropped),
+        ]
+    }
+
     fn tick() -> Vec<u8> {
         v1::encode(&EventBatch::tick())
     }

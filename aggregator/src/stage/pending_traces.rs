@@ -16,9 +16,6 @@ use blkkin_wire::stage::LogTime;
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of waiting bytes of one partition: 64 MiB, about 400,000 spans.
-const BYTES_MAX: usize = 64 << 20;
-
 /// Encoded fragments by trace. They take a tenth of their decoded size, and a snapshot has the same
 /// bytes.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -27,12 +24,19 @@ pub(super) struct PendingTraces {
     order: VecDeque<(LogTime, TraceId)>,
     bytes: usize,
     fragments: u64,
+    /// Traces that left because the bytes exceeded their limit.
+    evicted: u64,
 }
 
 impl PendingTraces {
     /// Returns the number of fragments.
     pub(super) fn fragments(&self) -> u64 {
         self.fragments
+    }
+
+    /// Returns the number of traces that left because the bytes exceeded their limit.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
     }
 
     pub(super) fn holds(&self, trace: TraceId) -> bool {
@@ -62,16 +66,18 @@ impl PendingTraces {
         decoded.flat_map(|batch| batch.fragments).collect()
     }
 
-    /// Returns the trace that has waited longest, if it has waited for more than `wait` ms or the
-    /// limit is exceeded.
-    pub(super) fn due(&mut self, now: LogTime, wait: u64) -> Option<TraceId> {
+    /// Returns the trace that has waited longest, if it has waited for more than `wait` ms or more
+    /// than `bytes_max` wait.
+    pub(super) fn due(&mut self, now: LogTime, wait: u64, bytes_max: u64) -> Option<TraceId> {
         while let Some((since, trace)) = self.order.front().copied() {
-            let expired = now.0.saturating_sub(since.0) > wait || self.bytes > BYTES_MAX;
-            if self.traces.contains_key(&trace) && !expired {
+            let expired = now.0.saturating_sub(since.0) > wait;
+            let overflows = self.bytes as u64 > bytes_max;
+            if self.traces.contains_key(&trace) && !expired && !overflows {
                 return None;
             }
             self.order.pop_front();
             if self.traces.contains_key(&trace) {
+                self.evicted += u64::from(!expired);
                 return Some(trace);
             }
         }

@@ -77,13 +77,14 @@ fn sources_do_not_mix_and_the_longest_inactive_one_makes_room() {
     joiner.apply(call, &mut out);
     joiner.apply(batch(0, vec![LayerEvent::Bio(bio)], 100), &mut out);
     assert!(out.is_empty(), "the same span id of another start is another call");
-    for epoch in 0..SOURCES_MAX as u64 {
+    for epoch in 0..2 * SOURCES_MAX as u64 {
         let mut empty = batch(0, vec![], 100);
         empty.source = Source { epoch: StartEpoch(1000 + epoch), ..fixtures::SOURCE };
         joiner.apply(empty, &mut out);
     }
     assert_eq!(out.len(), 2);
-    assert!(joiner.streams.len() <= SOURCES_MAX);
+    assert_eq!(joiner.streams.len(), SOURCES_MAX);
+    assert_eq!(joiner.stats().sources_evicted, SOURCES_MAX as u64 + 2);
 }
 
 /// A machine that was copied while it ran a tracer has the same ids, and a new start once its

@@ -109,6 +109,8 @@ pub struct LinkStats {
     pub matched: u64,
     /// Endpoints whose other endpoint did not arrive in time.
     pub unmatched: u64,
+    /// Of the unmatched ones, those given up early because too many waited.
+    pub evicted: u64,
     /// Endpoints with several candidates, or with another endpoint's key that cannot be its
     /// counterpart.
     pub refused: u64,
@@ -198,6 +200,10 @@ impl Stage for LinkStage {
 
     fn pending(&self) -> u64 {
         self.pending
+    }
+
+    fn overflows(&self) -> Vec<(&'static str, u64)> {
+        vec![("origins", self.tracker.forgotten()), ("waiting endpoints", self.stats.evicted)]
     }
 
     fn tick() -> Vec<u8> {
@@ -296,7 +302,9 @@ impl LinkStage {
             }
             let (number, key) = (*number, key.clone());
             self.order.pop_front();
-            self.stats.unmatched += u64::from(self.remove(&key, number).is_some());
+            let removed = u64::from(self.remove(&key, number).is_some());
+            self.stats.unmatched += removed;
+            self.stats.evicted += if expired { 0 } else { removed };
         }
     }
 

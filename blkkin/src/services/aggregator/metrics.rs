@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blkkin_aggregator::stage::metrics::{BUCKET_BOUNDS, SeriesStats, TraceMetrics};
+use blkkin_bus::kafka::stage::Overflows;
 use blkkin_bus::kafka::{EVENTS, LINKS, SPANS};
 
 use super::clock_offsets::ClockOffsets;
@@ -35,6 +36,8 @@ pub(super) struct StageMetrics {
     /// Beats for each iteration.
     pub(super) heartbeat: Heartbeat,
     pub(super) lag: LagGauge,
+    /// What full tables made the stage give up.
+    pub(super) overflows: Overflows,
 }
 
 impl AggregatorMetrics {
@@ -45,8 +48,13 @@ impl AggregatorMetrics {
         cluster_wait: ClusterWait,
         stall_timeout: Duration,
     ) -> AggregatorMetrics {
-        let stage =
-            |name, input| StageMetrics { name, input, heartbeat: Heartbeat::new(), lag: LagGauge::default() };
+        let stage = |name, input| StageMetrics {
+            name,
+            input,
+            heartbeat: Heartbeat::new(),
+            lag: LagGauge::default(),
+            overflows: Overflows::default(),
+        };
         let mut stages = vec![stage("join", EVENTS), stage("link", LINKS), stage("assemble", SPANS)];
         stages.retain(|stage| match choice {
             StageChoice::All => true,
@@ -115,7 +123,19 @@ impl ServiceStatus for AggregatorMetrics {
         let names = ["aggregator_lag_records", "aggregator_partitions"];
         let [lag, partitions] = LagGauge::metric_families("stage", names, groups);
         let [offset, error] = self.clock_offsets().metric_families();
-        vec![seconds, bytes, errors, offset, error, lag, partitions]
+        let mut overflows = family(
+            "aggregator_overflows",
+            "Times that a full table made a stage give something up, since the states of its partitions began",
+            MetricKind::Gauge,
+        );
+        for stage in &self.stages {
+            for (table, count) in stage.overflows.sums() {
+                let labels = [("stage", stage.name), ("table", table)];
+                let labels = labels.map(|(name, value)| (name, value.to_owned())).to_vec();
+                overflows.samples.push((labels, Sample::Number(count as f64)));
+            }
+        }
+        vec![seconds, bytes, errors, offset, error, lag, partitions, overflows]
     }
 
     fn unhealthy_reason(&self) -> Option<String> {
@@ -128,7 +148,13 @@ impl ServiceStatus for AggregatorMetrics {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.cluster_wait.status().into_iter().collect()
+        let overflows = self.stages.iter().flat_map(|stage| {
+            let full = stage.overflows.sums().into_iter().filter(|(_, count)| *count > 0);
+            full.map(|(table, count)| {
+                format!("{}: its table of {table} was full {count} times; docs/limits.md", stage.name)
+            })
+        });
+        self.cluster_wait.status().into_iter().chain(overflows).collect()
     }
 }
 

@@ -150,7 +150,7 @@ where
         let _notifier = notifier;
         let mut runner = StageRunner::join(&settings, config, stage_config)?;
         if let Some(gauge) = &gauge {
-            runner = runner.with_progress(&gauge.lag.progress);
+            runner = runner.with_progress(&gauge.lag.progress).with_overflows(&gauge.overflows);
         }
         // The receiver is gone at shutdown.
         let notify = |status| drop(events.send(ControlEvent::Status(format!("{stage}: {status}"))));

@@ -45,6 +45,11 @@ pub(super) fn join(outcome: &StageOutcome<JoinStage>) -> String {
     append_count(&mut line, of(|stats| stats.names_dropped), "names dropped because the table was full");
     append_count(
         &mut line,
+        of(|stats| stats.sources_evicted),
+        "sources forgotten because there were too many",
+    );
+    append_count(
+        &mut line,
         of(|stats| stats.starts_interleaved),
         "batches arrived after those of a later start of the same boot (a cloned machine, or an agent that sends a spool)",
     );

@@ -36,6 +36,7 @@
 
 mod member;
 mod output;
+mod overflows;
 mod owned_partition;
 mod record_batcher;
 mod runner;
@@ -44,6 +45,7 @@ mod state_store;
 
 use blkkin_wire::fragment::StageId;
 
+pub use overflows::Overflows;
 pub use runner::{RunnerConfig, StageOutcome, StageRunner};
 
 fn stage_name(stage: StageId) -> &'static str {

@@ -16,6 +16,7 @@ use super::super::settings::Group;
 use super::super::{FENCED_TWICE_WITHIN, KafkaError, Progress, STATE, Settings};
 use super::member::{Member, MemberEvent};
 use super::output::{OutgoingRecord, Output};
+use super::overflows::Overflows;
 use super::owned_partition::OwnedPartition;
 use super::record_batcher::AGE_MAX;
 
@@ -32,6 +33,8 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(30);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two attempts to reach the cluster.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Interval between two updates of the metrics.
+const SHARE_EVERY: Duration = Duration::from_secs(1);
 /// Pause between two checks for shutdown.
 const STOP_POLL: Duration = Duration::from_millis(200);
 
@@ -89,6 +92,8 @@ pub struct StageRunner<S: Stage> {
     expired: u64,
     /// Progress that is shared with the lag reader.
     progress: Progress,
+    /// Counters that are shared with the metrics, and the time of their last update.
+    overflows: (Overflows, Instant),
 }
 
 impl<S: Stage> StageRunner<S> {
@@ -117,12 +122,18 @@ impl<S: Stage> StageRunner<S> {
             oversize: 0,
             expired: 0,
             progress: Progress::default(),
+            overflows: (Overflows::default(), Instant::now()),
         })
     }
 
     /// Writes the progress to `progress` from now on.
     pub fn with_progress(self, progress: &Progress) -> Self {
         StageRunner { progress: progress.clone(), ..self }
+    }
+
+    /// Writes what full tables made the stages give up to `overflows` from now on.
+    pub fn with_overflows(self, overflows: &Overflows) -> Self {
+        StageRunner { overflows: (overflows.clone(), Instant::now()), ..self }
     }
 
     /// Runs until `stop` returns true; `log` receives messages for the log.
@@ -148,6 +159,7 @@ impl<S: Stage> StageRunner<S> {
             self.send_due(now, &stop)?;
             self.save_due(now)?;
             self.tick_due(now)?;
+            self.share_overflows(now);
             self.output.failed()?;
         }
         let all = self.owned.keys().copied().collect::<Vec<_>>();
@@ -237,6 +249,14 @@ impl<S: Stage> StageRunner<S> {
             }
         }
         Ok(())
+    }
+
+    fn share_overflows(&mut self, now: Instant) {
+        let (overflows, updated) = &mut self.overflows;
+        if now.saturating_duration_since(*updated) >= SHARE_EVERY {
+            *updated = now;
+            overflows.set(self.owned.values().map(|owned| owned.stage.overflows()));
+        }
     }
 
     /// Appends a tick for each partition whose stage waits for a time and has no input.

@@ -107,7 +107,8 @@ impl StateStore {
         output.send(&record, Duration::ZERO).map(drop)
     }
 
-    /// Reads the state that `state_ref` refers to, and lists obsolete chunks behind it.
+    /// Reads the state that `state_ref` refers to, and lists obsolete chunks behind it. Fails if no
+    /// record arrives for `timeout`: a long state may take longer.
     pub(super) fn read(
         &self,
         state_ref: &StateRef,
@@ -126,8 +127,8 @@ impl StateStore {
         let (mine, prefix) =
             (format!("{}/{}/", stage_name(self.stage), self.partition), self.key_of(state_ref.slot));
         let mut found = StoredStates { chunks: vec![None; state_ref.chunks as usize], obsolete: Vec::new() };
-        let start = Instant::now();
-        while start.elapsed() < timeout {
+        let mut last_record = Instant::now();
+        while last_record.elapsed() < timeout {
             let message = match reader.poll(Duration::from_millis(100)) {
                 None => continue,
                 Some(Err(Driver::PartitionEOF(_))) => return Ok(found),
@@ -135,6 +136,7 @@ impl StateStore {
                 Some(Err(_)) => continue,
                 Some(Ok(message)) => message,
             };
+            last_record = Instant::now();
             let Some(key) = message.key().and_then(|key| std::str::from_utf8(key).ok()) else { continue };
             match key.strip_prefix(&prefix) {
                 Some(n) => {
@@ -148,7 +150,7 @@ impl StateStore {
         }
         Err(KafkaError {
             what: format!("the state of partition {} cannot be read", self.partition),
-            why: format!("the cluster did not return all of {STATE} within {} s", timeout.as_secs()),
+            why: format!("the cluster returned nothing of {STATE} for {} s", timeout.as_secs()),
             remedy: "check that all brokers run, then restart the service: committed work is kept".to_owned(),
         })
     }

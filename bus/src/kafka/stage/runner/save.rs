@@ -229,6 +229,9 @@ mod tests {
         fn pending(&self) -> u64 {
             0
         }
+        fn overflows(&self) -> Vec<(&'static str, u64)> {
+            Vec::new()
+        }
         fn tick() -> Vec<u8> {
             Vec::new()
         }
