@@ -175,7 +175,10 @@ impl SessionReader {
     fn restart(&mut self) -> Duration {
         // System calls must not wait for events that cannot come.
         self.known_until = self.known_until.max(clock::now());
-        self.send(Vec::new());
+        // Exits come on, however long no session can be made.
+        let mut updates = Vec::new();
+        self.apply_exits(&mut updates);
+        self.send(updates);
         if Instant::now() < self.restart_at || self.stop.is_set() {
             return NO_SESSION_PAUSE;
         }
@@ -203,6 +206,18 @@ impl SessionReader {
             let until = follower.complete_until().map_or(no_stream_yet, |ns| u64::try_from(ns).unwrap_or(0));
             self.known_until = self.known_until.max(MonotonicNs(until));
         }
+        self.apply_exits(&mut updates);
+        let problems = self.follower.as_mut().map(Follower::take_problems).unwrap_or_default();
+        for problem in problems {
+            self.report_problem(format!("{}: {}", problem.stream, problem.description));
+        }
+        let misfits: Vec<_> = self.mapper.take_bind_errors().map(|misfit| misfit.to_string()).collect();
+        misfits.into_iter().for_each(|misfit| self.report_problem(misfit));
+        (step, updates)
+    }
+
+    /// Applies the exits of threads whose events are complete.
+    fn apply_exits(&mut self, updates: &mut Vec<Update>) {
         for exit in self.channels.exits.try_iter() {
             if exit.last {
                 self.exited = Some(Instant::now());
@@ -213,17 +228,10 @@ impl SessionReader {
             self.ended.pop_front_if(|exit| exit.at < self.known_until.0)
         {
             match last {
-                true => self.daemon_spans.process_exited(thread.process(), at, &mut updates),
-                false => self.daemon_spans.thread_exited(thread, at, &mut updates),
+                true => self.daemon_spans.process_exited(thread.process(), at, updates),
+                false => self.daemon_spans.thread_exited(thread, at, updates),
             }
         }
-        let problems = self.follower.as_mut().map(Follower::take_problems).unwrap_or_default();
-        for problem in problems {
-            self.report_problem(format!("{}: {}", problem.stream, problem.description));
-        }
-        let misfits: Vec<_> = self.mapper.take_bind_errors().map(|misfit| misfit.to_string()).collect();
-        misfits.into_iter().for_each(|misfit| self.report_problem(misfit));
-        (step, updates)
     }
 
     fn send(&mut self, updates: Vec<Update>) {
