@@ -11,9 +11,13 @@
 //! *Metrics* are OpenMetrics. A client that accepts `text/plain` but not OpenMetrics gets
 //! Prometheus' text format 0.0.4.
 //!
-//! *Bounds*: 16 concurrent connections, 5 s for a request's header, so a slow client delays others
-//! no longer.
+//! *Bounds*: one request a connection, 5 s for the whole of it, and 16 connections at a time. A
+//! further one closes the oldest: so clients that are silent or do not read cost at most 16 responses
+//! of memory, and a probe of /health is answered beside any number of them.
+//! *Rejected*: letting the further one wait. 16 clients that read nothing would make a liveness probe
+//! fail, and the service be restarted.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -30,7 +34,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::bearer_auth::BearerToken;
@@ -47,7 +51,7 @@ pub(crate) enum Port {
 }
 
 const CONNECTIONS_MAX: usize = 16;
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -120,26 +124,32 @@ async fn serve(
     token: Option<BearerToken>,
     status: Arc<dyn ServiceStatus>,
 ) -> Infallible {
-    let (room, token) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::new(token));
+    let token = Arc::new(token);
+    let mut connections = VecDeque::<JoinHandle<()>>::new();
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { continue };
         let Ok((stream, _)) = listener.accept().await else {
             // Most likely no file descriptor is left; retry.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let (status, token) = (Arc::clone(&status), Arc::clone(&token));
-        tokio::spawn(async move {
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
+        connections.push_back(tokio::spawn(async move {
             let service = service_fn(|request| {
                 let response = respond(&request, (*token).as_ref(), &*status);
                 async { Ok::<_, Infallible>(response) }
             });
             let mut server = http1::Builder::new();
-            server.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-            // The client has disconnected.
-            let _ = server.serve_connection(TokioIo::new(stream), service).await;
-            drop(permit);
-        });
+            server.timer(TokioTimer::new()).keep_alive(false);
+            let connection = server.serve_connection(TokioIo::new(stream), service);
+            // The client has its response, has disconnected, or is too slow.
+            let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
+        }));
     }
 }
 
@@ -282,11 +292,59 @@ mod tests {
         assert!(health.starts_with("HTTP/1.1 503") && health.ends_with("no rounds for 31 s\n"), "{health}");
     }
 
-    #[test]
-    fn idle_connections_do_not_block_others() {
-        let address = open(None);
-        let _idle: Vec<_> = (1..CONNECTIONS_MAX).map(|_| TcpStream::connect(address).unwrap()).collect();
+    /// A service whose metrics fill every buffer between it and a client that does not read.
+    struct Verbose(&'static str);
+
+    impl ServiceStatus for Verbose {
+        fn metric_families(&self) -> Vec<MetricFamily> {
+            vec![MetricFamily::single(MetricKind::Gauge, "up", self.0, 1.0)]
+        }
+
+        fn unhealthy_reason(&self) -> Option<String> {
+            None
+        }
+
+        fn notes(&self) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    fn assert_healthy_soon(address: SocketAddr) {
+        let begun = std::time::Instant::now();
         assert!(ask(address, "GET /health").starts_with("HTTP/1.1 200"));
+        assert!(begun.elapsed() < CONNECTION_TIMEOUT / 2, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn clients_that_do_not_read_block_no_others() {
+        let status = Arc::new(Verbose("x".repeat(8 << 20).leak()));
+        let address = Endpoint::open("127.0.0.1:0".parse().unwrap(), None, status).unwrap().address;
+        let deaf = |_| {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n".repeat(50).as_bytes()).unwrap();
+            client
+        };
+        let _deaf: Vec<_> = (0..CONNECTIONS_MAX).map(deaf).collect();
+        // All are being served.
+        std::thread::sleep(Duration::from_millis(200));
+        assert_healthy_soon(address);
+    }
+
+    #[test]
+    fn silent_clients_block_no_others() {
+        let address = open(None);
+        // As many as this process may have open; both ends of a connection are in it.
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a structure of this frame; the limit of this process is raised to what it may be.
+        unsafe {
+            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+        let clients = usize::try_from(limit.rlim_cur).unwrap().saturating_sub(500).min(2_000);
+        let _silent: Vec<_> = (0..clients).map(|_| TcpStream::connect(address).unwrap()).collect();
+        assert_healthy_soon(address);
+        assert!(clients > 400, "{clients}");
     }
 
     #[test]
