@@ -21,12 +21,14 @@ mod synthetic_batches;
 #[path = "support/traces.rs"]
 mod traces;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_bus::kafka::{DEAD, EVENTS, EventProducer, Record, STATE, Settings};
 use blkkin_wire::batch::EventBatch;
+use blkkin_wire::event::LayerEvent;
 use blkkin_wire::fragment::{Incarnation, TraceFragment};
 use blkkin_wire::ids::NodeId;
 use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
@@ -156,6 +158,7 @@ fn without_failures_every_trace_is_emitted_once_and_the_counts_balance() {
         assert!(output.contains("+ 0 pending"), "{output}");
     }
     assert_halves(&ended);
+    assert_sums(&ended, &all);
 }
 
 #[test]
@@ -203,6 +206,7 @@ fn every_trace_is_emitted_once_whichever_process_is_killed() {
     for (status, output) in &ended {
         assert_eq!(*status, Some(0), "{output}");
     }
+    assert_sums(&ended, &all);
 }
 
 #[test]
@@ -225,6 +229,33 @@ fn partitions_move_to_a_new_member_with_their_state() {
         assert_eq!(*status, Some(0), "{output}");
     }
     assert_halves(&ended);
+}
+
+/// Asserts that the aggregators' counts of events are those that were sent, as docs/operating.md adds
+/// them up. The counts are of the partitions' states: those of a member that ended first are in the
+/// lines of both members if the other one has taken its partitions over.
+fn assert_sums(ended: &[(Option<i32>, String); 2], all: &[Vec<EventBatch>]) {
+    let lines = ended.each_ref().map(|(_, output)| {
+        let line = output.lines().rev().find(|line| line.contains("join: ")).unwrap();
+        let numbers = line.split_once("join: ").unwrap().1.split([' ', ';']);
+        numbers.filter_map(|word| word.parse::<u64>().ok()).collect::<Vec<_>>()
+    });
+    // partitions, events = joined + late + orphaned + pending; names; fragments, spans
+    let [first, second] = &lines;
+    let partitions = u64::from(PARTITIONS);
+    let sums: Vec<u64> = match (first[0], second[0]) {
+        (a, b) if a + b == partitions => first.iter().zip(second).map(|(a, b)| a + b).collect(),
+        (_, b) if b == partitions => second.clone(),
+        _ => panic!("{lines:?}"),
+    };
+    assert_eq!(sums[1], sums[2..6].iter().sum::<u64>(), "{lines:?}");
+    // Some batches are sent twice.
+    let once: BTreeMap<_, _> =
+        all.iter().flatten().map(|batch| ((batch.source, batch.sequence), batch)).collect();
+    let sent: Vec<_> = once.values().flat_map(|batch| &batch.events).collect();
+    let pairs = sent.iter().filter(|event| matches!(event, LayerEvent::Pair(_))).count();
+    assert!(pairs > 0);
+    assert_eq!(sums[1] + sums[6], (sent.len() + pairs) as u64, "{lines:?}");
 }
 
 /// The member that ended first had half of the partitions. The other may have taken over the rest

@@ -23,6 +23,9 @@ use crate::service::{ClusterWait, kafka};
 
 /// Time until all brokers know a new topic.
 const TOPIC_VISIBLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time to join the groups once the cluster has answered, and the pause between two attempts.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+const JOIN_PAUSE: Duration = Duration::from_millis(500);
 /// Keeps the last version of each chunk. Segments are small, since the newest is never compacted.
 const STATE_TOPIC_CONFIG: &[(&str, &str)] = &[("cleanup.policy", "compact"), ("segment.bytes", "67108864")];
 
@@ -148,16 +151,25 @@ where
     let run = move || {
         // Dropped last, also on a panic: the main thread must learn of the end.
         let _notifier = notifier;
-        let mut runner = StageRunner::join(&settings, config, stage_config)?;
-        if let Some(gauge) = &gauge {
-            runner = runner.with_progress(&gauge.lag.progress).with_overflows(&gauge.overflows);
-        }
         // The receiver is gone at shutdown.
         let notify = |status| drop(events.send(ControlEvent::Status(format!("{stage}: {status}"))));
         let is_stopped = || {
             gauge.iter().for_each(|gauge| gauge.heartbeat.beat());
             stop.is_set()
         };
+        let started = Instant::now();
+        let mut runner = loop {
+            match StageRunner::join(&settings, config.clone(), stage_config.clone()) {
+                Ok(runner) => break runner,
+                Err(error) if started.elapsed() > JOIN_TIMEOUT || is_stopped() => return Err(error),
+                // The broker that answered a moment ago may have been killed since.
+                Err(error) => notify(format!("{error}; trying again")),
+            }
+            std::thread::sleep(JOIN_PAUSE);
+        };
+        if let Some(gauge) = &gauge {
+            runner = runner.with_progress(&gauge.lag.progress).with_overflows(&gauge.overflows);
+        }
         runner.run(is_stopped, notify)
     };
     Builder::new()
