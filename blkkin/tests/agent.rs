@@ -105,10 +105,11 @@ fn assert_complete(batches: &[EventBatch], disk: &Disk, kernel_counts: Statistic
     assert_eq!(last.lost() - last.ends_missed, 0, "{last:?}");
     let sectors = requests(batches, disk).map(|request| u64::from(request.bytes) / 512).sum::<u64>();
     let found = requests(batches, disk).count() as u64;
-    // An end that no program saw is counted: the request's, and its bio's, which ends with it.
+    // An end that no program saw is the request's, and its bio's, which ends with it. It is counted
+    // once the kernel uses the address again, which the last ones of a run may not live to see.
     let missed = last.requests_started - last.requests.fired;
     assert_eq!(found + missed, kernel_counts.requests, "{last:?}");
-    assert_eq!(last.ends_missed, missed + last.bios_queued - last.bios.fired, "{last:?}");
+    assert!(last.ends_missed <= missed + last.bios_queued - last.bios.fired, "{last:?}");
     if missed == 0 {
         assert_eq!(sectors, kernel_counts.sectors);
     }
