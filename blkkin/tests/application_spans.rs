@@ -28,6 +28,9 @@ use support::disk::Disk;
 use support::{needs, or_skip};
 
 const ORDERS: usize = 300;
+/// Minimum number of orders after the context was found. It takes longer on a busy machine: 82 of 300
+/// were left on two CPUs beside a test run.
+const LINKED_MIN: usize = 30;
 const RUNS_MAX: usize = 30;
 /// System calls of each order, in this sequence.
 const CALLS: [&str; 3] = ["pread64", "pwrite64", "fdatasync"];
@@ -99,38 +102,50 @@ fn assert_both_servers_have_whole_traces(zipkin: &Zipkin, collector: &Collector)
         panic!("Zipkin has no traces of the application");
     };
     assert_eq!(traces.len(), ORDERS);
-    let mut whole: Vec<(i64, String, Tree)> = Vec::new();
-    let mut first = i64::MAX;
-    for trace in &traces {
-        let spans = trace.as_array().unwrap();
-        let order = spans.iter().find(|span| span["name"] == "get /order").unwrap();
-        let start_of = order["timestamp"].as_i64().unwrap();
-        if spans.len() > 1 {
-            first = first.min(start_of);
-            whole.push((start_of, order["traceId"].as_str().unwrap().to_owned(), checked_tree(order, spans)));
-        }
+    // Some ms after its start the application's thread context is found, perhaps inside an order. From
+    // the next order on each one is complete.
+    let linked = traces.iter().filter(|trace| trace.as_array().unwrap().len() > 1);
+    let first = linked.min_by_key(|trace| start_of(trace)).expect("an order with both halves");
+    let names = call_names(order_of(first), first.as_array().unwrap());
+    assert!(!names.is_empty() && CALLS.ends_with(&names), "{first:#}");
+    let mut whole: Vec<(String, Tree)> = Vec::new();
+    for trace in traces.iter().filter(|trace| start_of(trace) > start_of(first)) {
+        let order = order_of(trace);
+        let tree = checked_tree(order, trace.as_array().unwrap());
+        whole.push((order["traceId"].as_str().unwrap().to_owned(), tree));
     }
-    // Some ms after its start the application's thread context is found; from then on each order is
-    // complete.
-    let later = traces.iter().filter(|trace| start_of(trace) > first).count();
-    println!("{} of {ORDERS} orders have both halves, all {later} after the first one", whole.len());
-    assert!(whole.len() >= ORDERS / 4 && later + 1 == whole.len(), "{} and {later}", whole.len());
+    println!("{} of {ORDERS} orders have both halves", whole.len());
+    assert!(whole.len() >= LINKED_MIN, "{}", whole.len());
 
     collector.until("all spans are there", || trees(&collector.output()).len() >= ORDERS);
-    let all: usize = whole.iter().map(|(_, _, tree)| tree.len()).sum();
+    let all: usize = whole.iter().map(|(_, tree)| tree.len()).sum();
     let spans_received = |of: &BTreeMap<String, Tree>| -> usize {
-        whole.iter().filter_map(|(_, trace, _)| of.get(trace)).map(BTreeSet::len).sum()
+        whole.iter().filter_map(|(trace, _)| of.get(trace)).map(BTreeSet::len).sum()
     };
     collector.until("both halves are there", || spans_received(&trees(&collector.output())) >= all);
     let output = trees(&collector.output());
-    for (_, trace, tree) in &whole {
+    for (trace, tree) in &whole {
         assert_eq!(&output[trace], tree, "Zipkin and the Collector have the same spans");
     }
 }
 
+fn order_of(trace: &Value) -> &Value {
+    trace.as_array().unwrap().iter().find(|span| span["name"] == "get /order").unwrap()
+}
+
 fn start_of(trace: &Value) -> i64 {
-    let order = trace.as_array().unwrap().iter().find(|span| span["name"] == "get /order");
-    order.unwrap()["timestamp"].as_i64().unwrap()
+    order_of(trace)["timestamp"].as_i64().unwrap()
+}
+
+/// Returns the order's system calls, in sequence.
+fn calls_of<'a>(order: &Value, spans: &'a [Value]) -> Vec<&'a Value> {
+    let mut calls: Vec<&Value> = spans.iter().filter(|span| span["parentId"] == order["id"]).collect();
+    calls.sort_by_key(|call| call["tags"]["blkkin.start.ns"].as_str().unwrap().parse::<u64>().unwrap());
+    calls
+}
+
+fn call_names<'a>(order: &Value, spans: &'a [Value]) -> Vec<&'a str> {
+    calls_of(order, spans).iter().map(|call| call["name"].as_str().unwrap()).collect()
 }
 
 /// Asserts that the order's calls are its children, in sequence and inside its time, and that every
@@ -139,12 +154,9 @@ fn checked_tree(order: &Value, spans: &[Value]) -> Tree {
     let word = |span: &Value, key: &str| span[key].as_str().unwrap_or_default().to_owned();
     let number = |span: &Value, key: &str| span[key].as_i64().unwrap_or_default();
     assert!(order.get("parentId").is_none(), "{order}");
-    let mut calls: Vec<&Value> = spans.iter().filter(|span| span["parentId"] == order["id"]).collect();
-    calls.sort_by_key(|call| call["tags"]["blkkin.start.ns"].as_str().unwrap().parse::<u64>().unwrap());
-    let names: Vec<&str> = calls.iter().map(|call| call["name"].as_str().unwrap()).collect();
-    assert_eq!(names, CALLS, "{spans:#?}");
+    assert_eq!(call_names(order, spans), CALLS, "{spans:#?}");
     let (from, until) = (number(order, "timestamp"), number(order, "timestamp") + number(order, "duration"));
-    for call in calls {
+    for call in calls_of(order, spans) {
         let link = call["tags"]["blkkin.parent.evidence"].as_str().unwrap();
         assert!(link.starts_with("exact: the thread's own context named this span"), "{link}");
         let (begin, end) = (number(call, "timestamp"), number(call, "timestamp") + number(call, "duration"));

@@ -99,6 +99,8 @@ impl NbdFleet {
         fs::File::create(folder.join("disk")).unwrap().set_len(DISK).unwrap();
         let uri_file = folder.join("uri");
         let mut command = link.nodes[1].realtime_command(server.to_str().unwrap());
+        // Each request has a span, also above the provider's rate.
+        command.env("BLKKIN_UST_ROOTS", "0");
         command.args([&file_path("disk"), "--tcp", &format!("{}:0", ADDRESSES[1]), "--threads", "2"]);
         let server =
             command.stdout(fs::File::create(&uri_file).unwrap()).stderr(Stdio::null()).spawn().unwrap();
