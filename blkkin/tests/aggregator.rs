@@ -23,10 +23,10 @@ mod traces;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
-use blkkin_bus::kafka::{DEAD, EVENTS, EventProducer, Record, STATE, Settings};
+use blkkin_bus::kafka::{DEAD, EVENTS, EventProducer, LINKS, Record, SPANS, STATE, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::fragment::{Incarnation, TraceFragment};
@@ -293,6 +293,27 @@ fn an_inactive_node_is_finished_and_an_unreadable_record_goes_to_the_dead_letter
         "{output}"
     );
     assert_dead_letter(&settings);
+    for topic in [EVENTS, SPANS, LINKS] {
+        assert_timed_by_broker(&settings, topic);
+    }
+}
+
+/// Asserts that a record an hour ahead gets the broker's time: stages decide timeouts by it.
+fn assert_timed_by_broker(settings: &Settings, topic: &str) {
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", &settings.brokers).set("group.id", "times");
+    let producer: BaseProducer = client.create().unwrap();
+    let now_ms = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
+    let ahead = now_ms() + 3_600_000;
+    producer.send(BaseRecord::to(topic).key("").payload("ahead").partition(0).timestamp(ahead)).unwrap();
+    producer.flush(TIME_LIMIT).unwrap();
+    let consumer: BaseConsumer = client.create().unwrap();
+    let mut last = TopicPartitionList::new();
+    last.add_partition_offset(topic, 0, Offset::OffsetTail(1)).unwrap();
+    consumer.assign(&last).unwrap();
+    let message = consumer.poll(TIME_LIMIT).expect("the record").unwrap();
+    let at = message.timestamp().to_millis().unwrap();
+    assert!(message.payload() == Some(b"ahead") && at <= now_ms(), "{topic}: {}", ahead - at);
 }
 
 #[test]

@@ -5,9 +5,9 @@ use blkkin_bus::kafka::Settings;
 use crate::error::CliError;
 use crate::suggest::suggest;
 
-/// Topic settings of `blkkin.events`. The broker assigns timestamps, so the detection of an
-/// inactive node depends on no node's clock.
-pub(crate) const EVENTS_TOPIC_CONFIG: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
+/// Settings of the topics from which stages read. The broker assigns timestamps, so the timeouts of
+/// sources and traces depend on no clock of a node or an aggregator.
+pub(crate) const TIMED_BY_BROKER: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
 
 /// Builds the Kafka client settings.
 pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, CliError> {

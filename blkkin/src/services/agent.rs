@@ -42,7 +42,7 @@ use crate::cli::AgentArgs;
 use crate::control::ControlReceiver;
 use crate::error::CliError;
 use crate::filter::{context_trust, trace_scope};
-use crate::service::kafka::{EVENTS_TOPIC_CONFIG, settings};
+use crate::service::kafka::{TIMED_BY_BROKER, settings};
 use crate::service::{ClusterWait, Endpoint, Port, ServiceStatus, Systemd, next_event};
 use crate::sources::EventSources;
 use crate::sources::lttng::{LttngMetrics, LttngSource};
@@ -167,7 +167,7 @@ fn start_cluster_wait(
     control: &ControlReceiver,
 ) -> Result<ClusterWait, CliError> {
     let settings = settings.clone();
-    let attempt = move || settings.ensure_topic(EVENTS, partitions, EVENTS_TOPIC_CONFIG);
+    let attempt = move || settings.ensure_topic(EVENTS, partitions, TIMED_BY_BROKER);
     ClusterWait::start("the cluster answers", control, stop, attempt)
 }
 

@@ -66,9 +66,9 @@ pub(super) fn start_cluster_wait(
     control: &ControlReceiver,
 ) -> Result<ClusterWait, CliError> {
     let wanted: [(&'static str, &[(&str, &str)]); 6] = [
-        (EVENTS, kafka::EVENTS_TOPIC_CONFIG),
-        (SPANS, &[]),
-        (LINKS, &[]),
+        (EVENTS, kafka::TIMED_BY_BROKER),
+        (SPANS, kafka::TIMED_BY_BROKER),
+        (LINKS, kafka::TIMED_BY_BROKER),
         (TRACES, &[]),
         (DEAD, &[]),
         (STATE, STATE_TOPIC_CONFIG),
