@@ -57,6 +57,23 @@ fn run(service: &str, file: &str, args: &[&str]) -> common::Run {
     common::run(&[&[service, "-c", config.to_str().unwrap()], args].concat())
 }
 
+/// docs/trust.md names a test for each promise, as `file`: `test`.
+#[test]
+fn each_test_that_is_named_as_evidence_exists() {
+    let root = Path::new(CONFIGS).parent().unwrap();
+    let page = fs::read_to_string(root.join("docs/trust.md")).unwrap();
+    let mut named = 0;
+    for (before, after) in
+        page.match_indices("`: `").map(|(at, mark)| (&page[..at], &page[at + mark.len()..]))
+    {
+        let (file, test) = (before.rsplit('`').next().unwrap(), after.split('`').next().unwrap());
+        let source = fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(source.contains(&format!("fn {test}(")), "{file} has no test {test}");
+        named += 1;
+    }
+    assert!(named > 15, "{named}");
+}
+
 #[test]
 fn an_unknown_key_is_reported_with_a_suggestion() {
     for (service, key, suggestion) in [
