@@ -30,9 +30,6 @@ impl HiddenTasks {
     /// Stops, and counts the events on top of hidden tasks whose text contains `part`.
     pub(crate) fn count(self, part: &str) -> usize {
         let text = self.0.finish();
-        if std::env::var_os("DIAG").is_some() {
-            std::fs::write("/tmp/ftrace.txt", &text).unwrap();
-        }
         let processes = text.lines().filter(|line| line.contains(part)).filter_map(process);
         processes.filter(|process| is_hidden(process)).count()
     }
