@@ -29,7 +29,7 @@ use support::{needs, or_skip};
 
 const ORDERS: usize = 300;
 /// Minimum number of orders after the context was found. It takes longer on a busy machine: 82 of 300
-/// were left on two CPUs beside a test run.
+/// were left on two CPUs during a test run.
 const LINKED_MIN: usize = 30;
 const RUNS_MAX: usize = 30;
 /// System calls of each order, in this sequence.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::server::{Address, Mode};
+use crate::server::{Address, MEMORY_MIN, Mode};
 
 /// Serves a file, or a block device, to NBD clients.
 ///
@@ -43,9 +43,14 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with = "threads", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub rings: Option<u16>,
 
-    /// Largest number of concurrent clients; further ones are disconnected
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    /// Largest number of concurrent clients; a further one replaces a client that has been idle for
+    /// 60 s, or is disconnected
+    #[arg(long, value_name = "N", default_value_t = 512)]
     pub connections: usize,
+
+    /// Memory for the requests and replies of all clients, such as 64M or 1GiB; at least 64 MiB
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory_bytes)]
+    pub memory: usize,
 }
 
 impl Args {
@@ -58,5 +63,35 @@ impl Args {
     /// Returns how requests are executed.
     pub fn mode(&self) -> Mode {
         self.rings.map_or(Mode::Threads(self.threads.into()), |rings| Mode::Rings(rings.into()))
+    }
+}
+
+/// Parses a number of bytes, with the units of the other programs: powers of 1024, in any case.
+fn memory_bytes(value: &str) -> Result<usize, String> {
+    let (number, unit) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err("units are K, M, G".to_owned()),
+    };
+    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|bytes| *bytes >= MEMORY_MIN).ok_or_else(|| "the minimum is 64M".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_a_minimum() {
+        for value in ["268435456", "262144K", "256M", "256mib", "256MiB"] {
+            assert_eq!(memory_bytes(value), Ok(256 << 20), "{value}");
+        }
+        assert_eq!(memory_bytes("1G"), Ok(1 << 30));
+        for value in ["", "M", "63M", "64T", "-1G", "99999999999999999999", "18446744073709551615G"] {
+            assert!(memory_bytes(value).is_err(), "{value}");
+        }
     }
 }

@@ -22,7 +22,9 @@ pub mod request_span;
 pub mod socket;
 
 mod accepted;
-mod byte_budget;
+mod client;
+mod clients;
+mod memory;
 mod send_queue;
 
 mod pool;

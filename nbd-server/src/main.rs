@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use blkkin_nbd::args::Args;
 use blkkin_nbd::export::Export;
 use blkkin_nbd::request_span;
-use blkkin_nbd::server::{Config, Listener, Server};
+use blkkin_nbd::server::{Config, IDLE_MIN, Listener, STALL_MAX, Server};
 use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -33,7 +33,13 @@ fn serve(args: &Args) -> Result<(), String> {
         log(&format!("blkkin-nbd: not traced: {reason}"));
     }
     let uris: Vec<String> = listeners.iter().map(Listener::uri).collect();
-    let config = Config { mode: args.mode(), connections: args.connections };
+    let config = Config {
+        mode: args.mode(),
+        connections: args.connections,
+        memory: args.memory,
+        stall_max: STALL_MAX,
+        idle_min: IDLE_MIN,
+    };
     let server = Server::start(export, listeners, config).map_err(|error| error.to_string())?;
     // A parent process waits for these lines, and reads from them the port that the kernel chose.
     let mut stdout = std::io::stdout().lock();

@@ -102,12 +102,18 @@ impl Pool {
 
     pub(crate) fn serve(&self, accepted: AcceptedConnection) -> io::Result<()> {
         let shared = &self.shared;
-        accepted.socket.set_nonblocking(true)?;
+        accepted.client.socket.set_nonblocking(true)?;
         let id = shared.next_id.fetch_add(1, Ordering::Relaxed);
         let connection = Connection::new(accepted);
         let pooled = Arc::new(PooledConnection { id, connection, interest: Mutex::default() });
+        let (pool, waiting) = (Arc::downgrade(shared), Arc::downgrade(&pooled));
+        pooled.connection.client.waiter.on_wake(move || {
+            if let (Some(shared), Some(pooled)) = (pool.upgrade(), waiting.upgrade()) {
+                shared.resume(&pooled);
+            }
+        });
         lock(&shared.connections).insert(id, Arc::clone(&pooled));
-        if let Err(error) = shared.readiness.add(&pooled.connection.socket, id) {
+        if let Err(error) = shared.readiness.add(&pooled.connection.client.socket, id) {
             lock(&shared.connections).remove(&id);
             return Err(error);
         }
@@ -122,7 +128,7 @@ impl Pool {
     /// Stops reading. Requests in flight complete.
     pub(crate) fn stop_reading(&self) {
         for pooled in lock(&self.shared.connections).values() {
-            pooled.connection.socket.shutdown(Shutdown::Read);
+            pooled.connection.client.socket.shutdown(Shutdown::Read);
         }
     }
 
@@ -208,18 +214,18 @@ impl Shared {
         self.queue_read(pooled);
     }
 
-    /// Stops reading from a connection until one of its requests in flight ends.
+    /// Stops reading from a connection until its next request has room.
     fn pause(&self, pooled: &Arc<PooledConnection>) {
         pooled.connection.paused.store(true, Ordering::SeqCst);
-        // The request may have ended before the store.
+        // A request may have ended before the store.
         self.resume(pooled);
     }
 
-    /// Reads on if the connection is paused and its budget has room.
+    /// Reads on if the connection is paused and its next request may have room.
     fn resume(&self, pooled: &Arc<PooledConnection>) {
         let connection = &pooled.connection;
         if connection.paused.load(Ordering::SeqCst)
-            && connection.budget.has_room()
+            && connection.client.may_read()
             && connection.paused.swap(false, Ordering::SeqCst)
         {
             self.queue_read(pooled);
@@ -336,14 +342,14 @@ impl Shared {
 
     /// Arms the socket. The caller has locked the interest, so the last update of it takes effect.
     fn arm(&self, pooled: &PooledConnection, interest: Ready) {
-        self.readiness.arm(&pooled.connection.socket, pooled.id, interest);
+        self.readiness.arm(&pooled.connection.client.socket, pooled.id, interest);
     }
 
     /// Closes the connection if it is ending and has no request in flight.
     fn close_if_finished(&self, pooled: &PooledConnection) {
         if pooled.connection.is_finished() {
-            pooled.connection.socket.shutdown(Shutdown::Both);
-            self.readiness.remove(&pooled.connection.socket);
+            pooled.connection.client.socket.shutdown(Shutdown::Both);
+            self.readiness.remove(&pooled.connection.client.socket);
             lock(&self.connections).remove(&pooled.id);
         }
     }

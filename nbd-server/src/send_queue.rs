@@ -15,7 +15,7 @@ use crate::request_span::RequestSpan;
 #[derive(Debug)]
 pub(crate) struct QueuedReply {
     pub(crate) bytes: Vec<u8>,
-    /// Bytes that the request was charged to the connection's budget.
+    /// Bytes that the request was charged, and which return when it ends.
     pub(crate) cost: usize,
     /// Ends when it is dropped.
     pub(crate) span: RequestSpan,
@@ -88,7 +88,7 @@ impl SendQueue {
     }
 }
 
-/// Cost and number of requests that ended, to be released from the connection's budget.
+/// Cost and number of requests that ended, to be released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Released {
     pub(crate) cost: usize,

@@ -3,7 +3,7 @@
 //! *In*: an export, listeners and a [`Config`]. *Out*: replies to clients until the server is
 //! stopped. *Invariant*: a client that is slow, silent or faulty during its handshake occupies one
 //! thread for at most [`HANDSHAKE_MAX`], and there are at most [`Config::connections`] connections,
-//! including those in their handshake.
+//! including those in their handshake. [`clients`](crate::clients) decides which ones end early.
 
 mod listener;
 
@@ -15,17 +15,26 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::accepted::AcceptedConnection;
+use crate::client::Client;
+use crate::clients::Clients;
 use crate::connection_name;
 use crate::export::Export;
+use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::protocol::handshake;
 use crate::ring::Rings;
 use crate::socket::Socket;
 
 pub use self::listener::Listener;
+pub use crate::memory::MEMORY_MIN;
 
 /// Time limit of a handshake. Current clients need four round trips.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Time after which a client is disconnected that reads nothing of its replies, or sends nothing of
+/// a write's data.
+pub const STALL_MAX: Duration = Duration::from_secs(30);
+/// Time after which an idle client may be replaced by a new one.
+pub const IDLE_MIN: Duration = Duration::from_secs(60);
 /// Time that requests in flight have to complete when the server is stopped.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
@@ -43,20 +52,29 @@ pub enum Mode {
 pub struct Config {
     /// Backend.
     pub mode: Mode,
-    /// Largest number of concurrent clients, including those in their handshake. The server
-    /// disconnects further ones.
+    /// Largest number of concurrent clients, including those in their handshake. A further one
+    /// replaces an idle one, or is disconnected.
     pub connections: usize,
+    /// Bytes for the requests of all connections, at least [`MEMORY_MIN`].
+    pub memory: usize,
+    /// Usually [`STALL_MAX`].
+    pub stall_max: Duration,
+    /// Usually [`IDLE_MIN`].
+    pub idle_min: Duration,
 }
 
 /// Running server.
 pub struct Server {
     state: Arc<State>,
     listeners: Vec<(Listener, JoinHandle<()>)>,
+    sweeper: JoinHandle<()>,
 }
 
 struct State {
     export: Arc<Export>,
     backend: Backend,
+    memory: Arc<Memory>,
+    clients: Clients,
     /// Number of connections in their handshake.
     handshakes: AtomicUsize,
     connections_max: usize,
@@ -79,11 +97,15 @@ impl Server {
         let state = Arc::new(State {
             export,
             backend,
+            memory: Memory::new(config.memory),
+            clients: Clients::new(config.stall_max, config.idle_min),
             handshakes: AtomicUsize::new(0),
             connections_max: config.connections,
             stopping: AtomicBool::new(false),
         });
-        let mut server = Self { state, listeners: Vec::new() };
+        let own = Arc::clone(&state);
+        let sweeper = std::thread::Builder::new().name("nbd-sweep".to_owned()).spawn(move || own.sweep())?;
+        let mut server = Self { state, listeners: Vec::new(), sweeper };
         for listener in listeners {
             let (accepts, state) = (listener.try_clone()?, Arc::clone(&server.state));
             let thread = std::thread::Builder::new().name("nbd-accept".to_owned());
@@ -102,6 +124,8 @@ impl Server {
             // An error is a panic, which the thread has reported.
             let _ = thread.join();
         }
+        self.sweeper.thread().unpark();
+        let _ = self.sweeper.join();
         let end = Instant::now() + DRAIN_MAX;
         while state.backend.connections() + state.handshakes.load(Ordering::SeqCst) > 0
             && Instant::now() < end
@@ -124,18 +148,28 @@ impl State {
         }
     }
 
+    /// Closes stalled connections, until the server stops.
+    fn sweep(&self) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            self.clients.sweep();
+            std::thread::park_timeout(self.clients.sweep_interval());
+        }
+    }
+
     /// Runs the handshake in its own thread.
     fn spawn_handshake(self: &Arc<Self>, socket: Socket) {
-        let others = self.handshakes.fetch_add(1, Ordering::SeqCst) + self.backend.connections();
+        let others = self.handshakes.fetch_add(1, Ordering::SeqCst) + self.clients.count();
         let state = Arc::clone(self);
         let finish = move || state.handshakes.fetch_sub(1, Ordering::SeqCst);
-        if others >= self.connections_max || self.stopping.load(Ordering::SeqCst) {
+        let is_full = others >= self.connections_max && !self.clients.close_longest_idle();
+        if is_full || self.stopping.load(Ordering::SeqCst) {
             finish();
             return;
         }
         let state = Arc::clone(self);
         let run = move || {
-            if let Ok(Some(accepted)) = run_handshake(socket, &state.export) {
+            if let Ok(Some(accepted)) = state.run_handshake(socket) {
+                state.clients.insert(&accepted.client);
                 // An error means that descriptors or memory are exhausted. The socket is closed,
                 // which the client sees.
                 let _ = match &state.backend {
@@ -151,19 +185,24 @@ impl State {
             self.handshakes.fetch_sub(1, Ordering::SeqCst);
         }
     }
-}
 
-/// Runs the handshake with one client. Returns none if the client aborted it or violated the
-/// protocol.
-fn run_handshake(socket: Socket, export: &Export) -> io::Result<Option<AcceptedConnection>> {
-    socket.set_nodelay()?;
-    // Computed before the handshake: a peer that has closed its socket has no inode.
-    let name = connection_name::of_server_socket(&socket).ok();
-    let mut stream = DeadlineStream { socket: &socket, deadline: Instant::now() + HANDSHAKE_MAX, read: 0 };
-    let Ok(Some(session)) = handshake::negotiate(&mut stream, export.info()) else { return Ok(None) };
-    let stream_offset = stream.read;
-    socket.set_timeout(None)?;
-    Ok(Some(AcceptedConnection { socket, session, name, stream_offset }))
+    /// Runs the handshake with one client. Returns none if the client aborted it or violated the
+    /// protocol.
+    fn run_handshake(&self, socket: Socket) -> io::Result<Option<AcceptedConnection>> {
+        socket.set_nodelay()?;
+        socket.set_keepalive()?;
+        // Computed before the handshake: a peer that has closed its socket has no inode.
+        let name = connection_name::of_server_socket(&socket).ok();
+        let mut stream =
+            DeadlineStream { socket: &socket, deadline: Instant::now() + HANDSHAKE_MAX, read: 0 };
+        let Ok(Some(session)) = handshake::negotiate(&mut stream, self.export.info()) else {
+            return Ok(None);
+        };
+        let stream_offset = stream.read;
+        socket.set_timeout(None)?;
+        let client = Client::new(socket, Arc::clone(&self.memory));
+        Ok(Some(AcceptedConnection { client, session, name, stream_offset }))
+    }
 }
 
 /// Blocking stream with one deadline for all its reads and writes. It counts the bytes read.

@@ -6,6 +6,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+
+/// TCP keepalive: a connection to an unreachable peer ends after two minutes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 6;
+
 /// Connected stream socket.
 #[derive(Debug)]
 pub enum Socket {
@@ -33,6 +41,27 @@ impl Socket {
             Socket::Tcp(stream) => stream.set_nodelay(true),
             Socket::Unix(_) => Ok(()),
         }
+    }
+
+    /// Makes the kernel end a TCP connection whose peer is unreachable, also while it is idle.
+    pub(crate) fn set_keepalive(&self) -> io::Result<()> {
+        let Socket::Tcp(stream) = self else { return Ok(()) };
+        sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+        sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+        sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+        Ok(sockopt::set_socket_keepalive(stream, true)?)
+    }
+
+    /// Returns whether neither end can send any more.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        // The kernel reports errors and hang-ups without being asked.
+        self.is_ready(PollFlags::empty())
+    }
+
+    /// Returns whether a read, or a write, would not block now.
+    pub(crate) fn is_ready(&self, flags: PollFlags) -> bool {
+        let mut socket = [PollFd::new(self, flags)];
+        poll(&mut socket, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     pub(crate) fn set_nonblocking(&self, on: bool) -> io::Result<()> {

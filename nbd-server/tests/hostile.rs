@@ -10,13 +10,20 @@
 
 mod support;
 
-use std::fs;
-use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blkkin_nbd::export::Export;
+use blkkin_nbd::server::{self, Address, Listener, MEMORY_MIN, Mode, Server};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use tempfile::TempDir;
 
 use support::client::{self, *};
 use support::{MODES, RunningServer, eventually, fill, pattern};
@@ -26,6 +33,8 @@ const PERM: u32 = 1;
 const INVAL: u32 = 22;
 const NOSPC: u32 = 28;
 const OVERFLOW: u32 = 75;
+/// Data of the largest request.
+const LARGEST: u32 = 32 << 20;
 
 /// Asserts that the file is unchanged and that the server replies to a correct client.
 fn assert_unharmed(server: &RunningServer) {
@@ -230,6 +239,259 @@ fn a_client_that_never_reads_uses_its_byte_budget_at_most() {
         }
         drop(patient);
         assert_unharmed(&server);
+        server.stop();
+    }
+}
+
+/// Requests the largest read four times and reads no reply.
+fn request_and_stall(socket: &Path) -> Client {
+    let mut client = Client::ready(socket, false);
+    let requests: Vec<u8> = (0..4).flat_map(|n| client::request(READ, 0, n, 0, LARGEST)).collect();
+    client.send(&requests);
+    client
+}
+
+/// Returns the resident memory in KiB once it has not grown for a while.
+fn settled_memory(server: &RunningServer) -> u64 {
+    let (mut used, mut since) = (0, Instant::now());
+    while since.elapsed() < Duration::from_millis(400) {
+        let now = server.status("VmRSS:");
+        if now > used {
+            (used, since) = (now, Instant::now());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    used
+}
+
+#[test]
+fn clients_that_never_read_share_the_memory_and_stop_no_small_request() {
+    // The limit, and for each client what may exceed it and the buffer of its decoder.
+    let allowed = |clients: u64| (256 << 10) + clients * (68 + 64) + (16 << 10);
+    for mode in MODES {
+        for clients in [64, 512] {
+            let server = RunningServer::start(mode, LARGEST.into(), &["--connections", "513"]);
+            fill(&server.file, 0, SIZE as usize);
+            let mut stalled: Vec<Client> =
+                (0..clients).map(|_| request_and_stall(&server.socket())).collect();
+            settled_memory(&server);
+            let mut other = Client::ready(&server.socket(), true);
+            for n in 0..100 {
+                assert_eq!(other.round_trip(READ, 0, n * 512, 65_536).data, pattern(n * 512, 65_536));
+                assert_eq!(other.round_trip(FLUSH, 0, 0, 0).error, 0);
+            }
+            let max = server.status("VmHWM:");
+            println!("{mode:?}: {clients} clients that do not read: at most {} MiB are used", max >> 10);
+            assert!(max < allowed(clients), "{max} KiB");
+            // The last client waits for memory. It gets its replies once the others are gone.
+            let mut last = stalled.pop().unwrap();
+            drop(stalled);
+            for _ in 0..4 {
+                let reply = last.reply(LARGEST);
+                assert_eq!((reply.error, reply.data.len()), (0, LARGEST as usize));
+                assert_eq!(reply.data[..4_096], pattern(0, 4_096));
+            }
+            drop((last, other));
+            eventually("the memory returns", || server.status("VmRSS:") < 100 << 10);
+            server.stop();
+        }
+    }
+}
+
+#[test]
+fn the_data_of_incomplete_writes_shares_the_memory() {
+    const CLIENTS: usize = 12;
+    for mode in MODES {
+        let server = RunningServer::start(mode, LARGEST.into(), &["--memory", "100M"]);
+        let part = vec![0xee; 31 << 20];
+        // A client whose write has no memory is not read from.
+        let stalled: Vec<Client> = (0..CLIENTS)
+            .map(|_| {
+                let mut client = Client::ready(&server.socket(), false);
+                client.request(WRITE, 0, 1, 0, LARGEST);
+                client.stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+                client.send(&part);
+                client
+            })
+            .collect();
+        let used = settled_memory(&server);
+        println!("{mode:?}: {} MiB are used for {CLIENTS} incomplete writes", used >> 10);
+        assert!(used < 120 << 10, "{used} KiB");
+        assert_eq!(Client::ready(&server.socket(), false).round_trip(READ, 0, 0, 512).error, 0);
+        drop(stalled);
+        let mut next = Client::ready(&server.socket(), false);
+        next.request(WRITE, 0, 2, 0, LARGEST);
+        next.send(&vec![7; LARGEST as usize]);
+        assert_eq!(next.reply(0).error, 0);
+        assert!(fs::read(&server.file).unwrap() == vec![7; LARGEST as usize]);
+        server.stop();
+    }
+}
+
+#[test]
+fn requests_that_wait_for_memory_are_all_answered() {
+    const CLIENTS: u64 = 6;
+    for mode in MODES {
+        let server = RunningServer::start(mode, LARGEST.into(), &["--memory", "64M"]);
+        fill(&server.file, 0, SIZE as usize);
+        let content =
+            Arc::new([pattern(0, SIZE as usize), vec![0; LARGEST as usize - SIZE as usize]].concat());
+        // Each client has requests of all sizes in flight, and some of them at a time have memory.
+        let lengths = [LARGEST, 512, 20 << 20, 65_536, 0, 100_000, 1 << 20, 512];
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let (socket, content) = (server.socket(), Arc::clone(&content));
+                std::thread::spawn(move || {
+                    let mut client = Client::ready(&socket, false);
+                    for round in 0..2 {
+                        let cookie = |at: usize| round * 10 + at as u64;
+                        for (at, length) in lengths.iter().enumerate() {
+                            let command = if *length == 0 { FLUSH } else { READ };
+                            client.request(command, 0, cookie(at), 0, *length);
+                        }
+                        // The client identifies the reply by its cookie, so it reads the header first.
+                        for _ in lengths {
+                            let head: [u8; 16] = client.read().unwrap();
+                            assert_eq!(head[..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]);
+                            let at = u64::from_be_bytes(head[8..].try_into().unwrap()) - round * 10;
+                            let mut data = vec![0; lengths[at as usize] as usize];
+                            client.stream.read_exact(&mut data).unwrap();
+                            assert!(data == content[..data.len()]);
+                        }
+                    }
+                })
+            })
+            .collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        server.stop();
+    }
+}
+
+#[test]
+fn an_idle_client_uses_little_memory() {
+    const CLIENTS: u64 = 500;
+    for mode in MODES {
+        let server = start_filled(mode);
+        let before = server.status("VmRSS:");
+        let per_client = || (server.status("VmRSS:") - before) / CLIENTS;
+        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::ready(&server.socket(), false)).collect();
+        let at_first = per_client();
+        // A write that fills the decoder's buffer, and what the file has there already.
+        let write = [client::request(WRITE, 0, 1, 0, 60_000), pattern(0, 60_000)].concat();
+        for client in &mut clients {
+            client.send(&write);
+            assert_eq!(client.reply(0).error, 0);
+        }
+        let at_most = per_client();
+        println!("{mode:?}: an idle client uses {at_first} KiB, and {at_most} KiB after a write");
+        assert!(at_most < 128, "{at_most} KiB");
+        server.stop();
+    }
+}
+
+/// Starts a server in this process, whose limits are shorter than those of the program.
+fn start_impatient(mode: Mode, connections: usize, limit: Duration) -> (Server, TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, socket) = (folder.path().join("disk"), folder.path().join("socket"));
+    File::create(&file).unwrap().set_len(LARGEST.into()).unwrap();
+    let listener = Listener::bind(&Address::Unix(socket.clone())).unwrap();
+    let export = Export::open(&file, "", false).unwrap();
+    let config = server::Config { mode, connections, memory: MEMORY_MIN, stall_max: limit, idle_min: limit };
+    (Server::start(export, vec![listener], config).unwrap(), folder, socket)
+}
+
+/// Returns whether the server has closed the connection, of which the client reads nothing. The
+/// bytes that it sends are part of a request.
+fn is_hung_up(client: &mut Client) -> bool {
+    let sent = client.stream.write(&[0]);
+    sent.is_err_and(|error| matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset))
+}
+
+#[test]
+fn a_client_that_stalls_is_disconnected_and_one_that_is_slow_is_not() {
+    const LIMIT: Duration = Duration::from_millis(400);
+    for mode in [Mode::Threads(4), Mode::Rings(2)] {
+        let (server, _folder, socket) = start_impatient(mode, 10, LIMIT);
+        let mut idle = Client::ready(&socket, false);
+        let mut writes = Client::ready(&socket, false);
+        writes.request(WRITE, 0, 1, 0, LARGEST);
+        writes.send(&[0xee; 1_000]);
+        let mut reads = request_and_stall(&socket);
+        // This client waits for the memory of the stalled ones, and then reads slowly.
+        let mut slow = request_and_stall(&socket);
+        let reader = std::thread::spawn(move || {
+            let (mut rest, mut part) = (16 + LARGEST as usize, vec![0; 2 << 20]);
+            slow.stream.read_exact(&mut part[..1]).unwrap();
+            let begun = Instant::now();
+            while rest > 1 {
+                let length = part.len().min(rest - 1);
+                slow.stream.read_exact(&mut part[..length]).unwrap();
+                rest -= length;
+                std::thread::sleep(LIMIT / 4);
+            }
+            assert!(begun.elapsed() > 2 * LIMIT);
+        });
+        let begun = Instant::now();
+        for stalled in [&mut writes, &mut reads] {
+            stalled.stream.set_nonblocking(true).unwrap();
+            // The byte that tests the connection is progress of the client that writes.
+            eventually("a stalled client is disconnected", || {
+                std::thread::sleep(2 * LIMIT);
+                is_hung_up(stalled)
+            });
+        }
+        assert!(begun.elapsed() >= LIMIT);
+        reader.join().unwrap();
+        assert_eq!(idle.round_trip(READ, 0, 0, 512).error, 0);
+        server.stop();
+    }
+}
+
+#[test]
+fn a_new_client_replaces_the_one_that_has_been_idle_the_longest() {
+    const LIMIT: Duration = Duration::from_millis(800);
+    for mode in [Mode::Threads(4), Mode::Rings(2)] {
+        let (server, _folder, socket) = start_impatient(mode, 3, LIMIT);
+        let mut clients = [(); 3].map(|()| {
+            std::thread::sleep(LIMIT / 4);
+            Client::ready(&socket, false)
+        });
+        let is_refused = || UnixStream::connect(&socket).unwrap().read(&mut [0; 18]).unwrap_or(0) == 0;
+        assert!(is_refused(), "no client has been idle for long");
+        std::thread::sleep(LIMIT);
+        assert_eq!(clients[0].round_trip(READ, 0, 0, 512).error, 0);
+        std::thread::sleep(LIMIT / 4);
+        // The second one is idle the longest now, and then the third.
+        let mut fourth = Client::ready(&socket, false);
+        assert!(clients[1].is_closed());
+        let mut fifth = Client::ready(&socket, false);
+        assert!(clients[2].is_closed());
+        assert!(is_refused(), "the others are not idle for long");
+        for client in [&mut clients[0], &mut fourth, &mut fifth] {
+            assert_eq!(client.round_trip(READ, 0, 0, 512).error, 0);
+        }
+        server.stop();
+    }
+}
+
+#[test]
+fn an_unreachable_tcp_client_is_detected() {
+    for mode in MODES {
+        let server = RunningServer::start(mode, SIZE, &[]);
+        let address = server.tcp().strip_prefix("nbd://").unwrap();
+        let client = TcpStream::connect(address).unwrap();
+        let port = client.local_addr().unwrap().port();
+        // The state of the server's socket: its timer is the keepalive timer, number 2.
+        let has_timer = || {
+            let table = fs::read_to_string("/proc/net/tcp").unwrap();
+            let peer = format!(":{port:04X}");
+            let is_server = |line: &&str| {
+                let columns: Vec<&str> = line.split_whitespace().collect();
+                columns[2].ends_with(&peer) && columns[5].starts_with("02:")
+            };
+            table.lines().skip(1).any(|line| is_server(&line))
+        };
+        eventually("the keepalive timer runs", has_timer);
         server.stop();
     }
 }

@@ -76,7 +76,7 @@ pub struct AssembleStageConfig {
 
 /// Maximum number of bytes of waiting traces of all partitions, which one member may hold.
 const PENDING_BYTES_MAX: u64 = 512 << 20;
-/// As many for one partition.
+/// Maximum number of bytes of waiting traces of one partition.
 const PENDING_BYTES_OF_PARTITION: u64 = 64 << 20;
 
 impl AssembleStageConfig {

@@ -13,7 +13,7 @@
 //!
 //! *Bounds*: one request a connection, 5 s for the whole of it, and 16 connections at a time. A
 //! further one closes the oldest: so clients that are silent or do not read cost at most 16 responses
-//! of memory, and a probe of /health is answered beside any number of them.
+//! of memory, and a probe of /health is answered however many there are.
 //! *Rejected*: letting the further one wait. 16 clients that read nothing would make a liveness probe
 //! fail, and the service be restarted.
 

@@ -7,16 +7,15 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::accepted::AcceptedConnection;
-use crate::byte_budget::ByteBudget;
+use crate::client::{Client, Reservation};
 use crate::connection_name::ConnectionName;
 use crate::protocol::request_decoder::{ReceivedRequest, RequestDecoder};
 use crate::protocol::{Command, Session};
 use crate::request_span::RequestSpan;
 use crate::send_queue::{QueuedReply, SendQueue};
-use crate::socket::Socket;
 
 /// Largest number of replies in one write.
 const SLICES_MAX: usize = 64;
@@ -30,25 +29,23 @@ pub(super) struct PendingRequest {
 
 /// Result of a read from the socket.
 pub(super) enum ReadResult {
-    /// Requests that may begin. With `more`, the budget is exhausted and further requests may have
-    /// arrived.
+    /// Requests that may begin. With `more`, another one has arrived, which has no room.
     Requests { more: bool },
     /// No complete request has arrived.
     WouldBlock,
-    /// The budget is exhausted.
+    /// The next request has no room.
     OverBudget,
     /// No further request will arrive: the client disconnected, or violated the protocol.
     Closed,
 }
 
 pub(super) struct Connection {
-    pub(super) socket: Socket,
+    pub(super) client: Arc<Client>,
     pub(super) session: Session,
     name: Option<ConnectionName>,
     decoder: Mutex<RequestDecoder>,
     send_queue: Mutex<SendQueue>,
-    pub(super) budget: ByteBudget,
-    /// True if no thread reads until a request in flight ends.
+    /// True if no thread reads until the next request has room.
     pub(super) paused: AtomicBool,
     /// True if no further request is read. The connection closes after the requests in flight.
     ending: AtomicBool,
@@ -58,12 +55,11 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(accepted: AcceptedConnection) -> Self {
         Self {
-            socket: accepted.socket,
+            client: accepted.client,
             session: accepted.session,
             name: accepted.name,
             decoder: Mutex::new(RequestDecoder::at_offset(accepted.stream_offset)),
             send_queue: Mutex::default(),
-            budget: ByteBudget::default(),
             paused: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             finished: AtomicBool::new(false),
@@ -84,7 +80,12 @@ impl Connection {
     ) -> ReadResult {
         loop {
             let mut more = true;
-            while more && self.budget.has_room() {
+            while more {
+                match decoder.next_header().map(|next| self.client.reserve(&next)) {
+                    Some(Reservation::NoRoom) => break,
+                    Some(Reservation::ClientGone) => return self.end(),
+                    Some(Reservation::Made) | None => {}
+                }
                 match decoder.next() {
                     Ok(Some(received)) if received.request.command == Command::Disconnect => {
                         return self.end();
@@ -101,9 +102,12 @@ impl Connection {
             if more {
                 return ReadResult::OverBudget;
             }
-            match (&self.socket).read(decoder.space()) {
+            match (&self.client.socket).read(decoder.space()) {
                 Ok(0) => return self.end(),
-                Ok(bytes) => decoder.filled(bytes),
+                Ok(bytes) => {
+                    self.client.count_received();
+                    decoder.filled(bytes);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return ReadResult::WouldBlock,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return self.end(),
@@ -113,7 +117,7 @@ impl Connection {
 
     fn begin(&self, received: ReceivedRequest) -> PendingRequest {
         let span = RequestSpan::begin(&received, self.name.as_ref());
-        PendingRequest { cost: self.budget.charge(&received), received, span }
+        PendingRequest { cost: self.client.begin(&received.request), received, span }
     }
 
     fn end(&self) -> ReadResult {
@@ -126,24 +130,32 @@ impl Connection {
     pub(super) fn send(&self, replies: &mut Vec<QueuedReply>) -> bool {
         let mut queue = lock(&self.send_queue);
         replies.drain(..).for_each(|reply| queue.push(reply));
+        let mut taken = false;
         while !queue.is_empty() {
             let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(SLICES_MAX);
             queue.slices(&mut slices, SLICES_MAX);
-            let written = (&self.socket).write_vectored(&slices);
+            let written = (&self.client.socket).write_vectored(&slices);
             drop(slices);
             let released = match written {
-                Ok(bytes) if bytes > 0 => queue.advance(bytes),
+                Ok(bytes) if bytes > 0 => {
+                    taken = true;
+                    queue.advance(bytes)
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.client.count_sent(taken, true);
+                    return true;
+                }
                 _ => {
                     self.ending.store(true, Ordering::SeqCst);
                     // Makes a read of another thread fail.
-                    self.socket.shutdown(Shutdown::Both);
+                    self.client.socket.shutdown(Shutdown::Both);
                     queue.discard()
                 }
             };
-            self.budget.release(released);
+            self.client.release(released);
         }
+        self.client.count_sent(taken, false);
         false
     }
 
@@ -151,7 +163,7 @@ impl Connection {
     /// once.
     pub(super) fn is_finished(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
-            && self.budget.is_idle()
+            && self.client.is_unserved()
             && !self.finished.swap(true, Ordering::SeqCst)
     }
 }

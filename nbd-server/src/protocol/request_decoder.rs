@@ -100,6 +100,15 @@ impl RequestDecoder {
         }
     }
 
+    /// Returns the header of the request that [`next`](Self::next) would begin to decode; none if it
+    /// is incomplete, or if the data of an earlier request is.
+    pub fn next_header(&self) -> Option<Request> {
+        if self.ended || self.partial.is_some() {
+            return None;
+        }
+        self.buffer[self.start..self.end].first_chunk::<HEADER>().and_then(Request::decode)
+    }
+
     /// Returns the next request; none if it is incomplete, and none after a disconnect.
     #[expect(
         clippy::should_implement_trait,

@@ -8,30 +8,29 @@
 use std::io::IoSlice;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
 use io_uring::opcode;
 use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
 use crate::accepted::AcceptedConnection;
-use crate::byte_budget::ByteBudget;
+use crate::client::{Client, Reservation};
 use crate::connection_name::ConnectionName;
 use crate::protocol::request_decoder::{ReceivedRequest, RequestDecoder};
 use crate::protocol::{Command, Session};
 use crate::request_span::RequestSpan;
 use crate::send_queue::{QueuedReply, Released, SendQueue};
-use crate::socket::Socket;
 
 /// Largest number of replies in one send.
 const SLICES_MAX: usize = 64;
 
 pub(super) struct Connection {
-    socket: Socket,
+    client: Arc<Client>,
     pub(super) session: Session,
     name: Option<ConnectionName>,
     decoder: RequestDecoder,
     send_queue: SendQueue,
-    budget: ByteBudget,
     receiving: bool,
     sending: Option<Box<SendArguments>>,
     ending: bool,
@@ -46,12 +45,11 @@ struct SendArguments {
 impl Connection {
     pub(super) fn new(accepted: AcceptedConnection) -> Self {
         Self {
-            socket: accepted.socket,
+            client: accepted.client,
             session: accepted.session,
             name: accepted.name,
             decoder: RequestDecoder::at_offset(accepted.stream_offset),
             send_queue: SendQueue::default(),
-            budget: ByteBudget::default(),
             receiving: false,
             sending: None,
             ending: false,
@@ -60,13 +58,21 @@ impl Connection {
 
     /// Takes the next request that arrived and may begin, with its cost and its span.
     pub(super) fn take_request(&mut self) -> Option<(ReceivedRequest, usize, RequestSpan)> {
-        if self.receiving || self.ending || !self.budget.has_room() {
+        if self.receiving || self.ending {
             return None;
+        }
+        match self.decoder.next_header().map(|next| self.client.reserve(&next)) {
+            Some(Reservation::NoRoom) => return None,
+            Some(Reservation::ClientGone) => {
+                self.ending = true;
+                return None;
+            }
+            Some(Reservation::Made) | None => {}
         }
         match self.decoder.next() {
             Ok(Some(received)) if received.request.command != Command::Disconnect => {
                 let span = RequestSpan::begin(&received, self.name.as_ref());
-                let cost = self.budget.charge(&received);
+                let cost = self.client.begin(&received.request);
                 Some((received, cost, span))
             }
             Ok(None) => None,
@@ -81,19 +87,23 @@ impl Connection {
     /// Returns an entry that receives more bytes, if more may be received. The caller has called
     /// [`take_request`](Self::take_request) until it returned none.
     pub(super) fn receive(&mut self) -> Option<Entry> {
-        if self.receiving || self.ending || !self.budget.has_room() {
+        let has_no_room = self.decoder.next_header().is_some();
+        if self.receiving || self.ending || has_no_room {
             return None;
         }
         self.receiving = true;
         let space = self.decoder.space();
-        let socket = Fd(self.socket.as_fd().as_raw_fd());
+        let socket = Fd(self.client.socket.as_fd().as_raw_fd());
         Some(opcode::Recv::new(socket, space.as_mut_ptr(), space.len() as u32).build())
     }
 
     pub(super) fn on_received(&mut self, result: i32) {
         self.receiving = false;
         match result {
-            1.. => self.decoder.filled(result as usize),
+            1.. => {
+                self.client.count_received();
+                self.decoder.filled(result as usize);
+            }
             _ if -result == libc::EINTR || -result == libc::EAGAIN => {}
             _ => self.ending = true,
         }
@@ -108,6 +118,7 @@ impl Connection {
         if self.sending.is_some() || self.send_queue.is_empty() {
             return None;
         }
+        self.client.count_sent(false, true);
         let mut slices = Vec::with_capacity(SLICES_MAX);
         self.send_queue.slices(&mut slices, SLICES_MAX);
         let slices: Vec<libc::iovec> = slices.iter().map(iovec).collect();
@@ -116,19 +127,20 @@ impl Connection {
         let sending = self.sending.insert(Box::new(SendArguments { message, slices }));
         sending.message.msg_iov = sending.slices.as_mut_ptr();
         sending.message.msg_iovlen = sending.slices.len();
-        let socket = Fd(self.socket.as_fd().as_raw_fd());
+        let socket = Fd(self.client.socket.as_fd().as_raw_fd());
         let flags = libc::MSG_NOSIGNAL as u32;
         Some(opcode::SendMsg::new(socket, &raw const sending.message).flags(flags).build())
     }
 
     pub(super) fn on_sent(&mut self, result: i32) {
         self.sending = None;
+        self.client.count_sent(result > 0, false);
         let released = match result {
             1.. => self.send_queue.advance(result as usize),
             _ if -result == libc::EINTR || -result == libc::EAGAIN => return,
             _ => self.on_lost(),
         };
-        self.budget.release(released);
+        self.client.release(released);
     }
 
     /// Ends the connection after a failed send, and drops its replies.
@@ -140,12 +152,12 @@ impl Connection {
     }
 
     pub(super) fn shutdown(&self, how: Shutdown) {
-        self.socket.shutdown(how);
+        self.client.socket.shutdown(how);
     }
 
     /// Returns whether the connection is ending and has nothing in flight.
     pub(super) fn is_finished(&self) -> bool {
-        self.ending && !self.receiving && self.sending.is_none() && self.budget.is_idle()
+        self.ending && !self.receiving && self.sending.is_none() && self.client.is_unserved()
     }
 }
 

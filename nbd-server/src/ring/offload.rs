@@ -27,6 +27,8 @@ pub(super) enum Message {
     Serve(Box<AcceptedConnection>),
     /// Reply for the connection of this number.
     Reply(usize, Box<QueuedReply>),
+    /// The connection of this number may begin its next request.
+    Due(usize),
     StopReading,
     Stop,
 }

@@ -110,9 +110,16 @@ impl Worker {
     fn on_message(&mut self, message: Message) {
         match message {
             Message::Serve(accepted) => {
-                let number = self.connections.insert(Connection::new(*accepted));
+                let entry = self.connections.vacant_entry();
+                let (number, messages) = (entry.key(), Arc::clone(&self.messages));
+                accepted.client.waiter.on_wake(move || messages.send(Message::Due(number)));
+                entry.insert(Connection::new(*accepted));
                 self.due.push(number);
             }
+            // The connection may have ended, and another one may have its number, for which a visit
+            // has no effect.
+            Message::Due(number) if self.connections.contains(number) => self.due.push(number),
+            Message::Due(_) => {}
             Message::Reply(number, reply) => self.update(number, |connection| connection.push(*reply)),
             Message::StopReading => self.shutdown(Shutdown::Read),
             Message::Stop => {

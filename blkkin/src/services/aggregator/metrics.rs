@@ -36,7 +36,7 @@ pub(super) struct StageMetrics {
     /// Beats for each iteration.
     pub(super) heartbeat: Heartbeat,
     pub(super) lag: LagGauge,
-    /// What full tables made the stage give up.
+    /// Counts of what full tables made the stage give up.
     pub(super) overflows: Overflows,
 }
 
