@@ -305,7 +305,7 @@ fn by_gnu_hash<T>(
     let [buckets, first, words, shift] =
         [half(&header, 0)?, half(&header, 4)?, half(&header, 8)?, half(&header, 12)?];
     let hash = name.iter().fold(5_381u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
-    let at = table + 16;
+    let at = table.wrapping_add(16);
     let filter = memory.read_u64(at.wrapping_add(u64::from((hash / 64).checked_rem(words)?) * 8))?;
     let bits = 1u64 << (hash % 64) | 1u64 << (hash.checked_shr(shift)? % 64);
     if filter & bits != bits {
@@ -315,7 +315,7 @@ fn by_gnu_hash<T>(
     let bucket = hash.checked_rem(buckets)?;
     let begin = memory.read_u32(at.wrapping_add(u64::from(bucket) * 4))?;
     let chain = at.wrapping_add(u64::from(buckets) * 4);
-    for index in (begin..).take(CHAIN_MAX) {
+    for index in (begin..=u32::MAX).take(CHAIN_MAX) {
         let value = memory.read_u32(chain.wrapping_add(u64::from(index.checked_sub(first)?) * 4))?;
         if value | 1 == hash | 1
             && let Some(found) = lookup(index)

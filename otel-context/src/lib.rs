@@ -57,6 +57,9 @@ pub mod thread_context;
 pub mod process_context;
 pub mod resource;
 
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod loaders;
 #[cfg(test)]

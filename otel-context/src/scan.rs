@@ -99,7 +99,7 @@ fn try_address_space(pid: u32) -> Result<AddressSpace, ScanError> {
     }
 }
 
-fn field(stat: &str, number: usize) -> Option<u64> {
+pub(crate) fn field(stat: &str, number: usize) -> Option<u64> {
     // A comm may contain parentheses and spaces.
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split_ascii_whitespace().nth(number - 3)?.parse().ok()

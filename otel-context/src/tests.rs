@@ -186,6 +186,17 @@ proptest! {
 }
 
 #[test]
+fn hash_table_at_the_end_of_its_number_range_has_no_symbol() {
+    let mut last_symbol = library(0x7f00_0000_0000);
+    // Index of the first symbol and of the bucket's, and the hash of a symbol that others follow.
+    for (at, word) in [(0x504, u32::MAX), (0x518, u32::MAX), (0x51c, 0)] {
+        last_symbol.bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    assert_eq!(found(&last_symbol), None);
+    assert_eq!(found(&library(u64::MAX - 0x50f)), None);
+}
+
+#[test]
 fn own_process_has_no_thread_context() {
     let mut cache = crate::NegativeCache::new();
     let result = scan::scan(std::process::id(), &mut cache);

@@ -26,9 +26,13 @@ const DENY_VERSION: &str = "0.20.2";
 pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -> Result<()> {
     setup::run(workspace, &[Purpose::Build, Purpose::Lint])?;
     let mut timings = Timings::default();
-    let checks: [(&str, &dyn Fn() -> Result<()>); 8] = [
+    let checks: [(&str, &dyn Fn() -> Result<()>); 9] = [
         ("format", &|| shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))),
         ("format of kprobe-ebpf", &|| shell::run(ebpf_cargo(workspace).args(["fmt", "--check"]))),
+        ("format of fuzz", &|| {
+            let mut command = workspace.cargo();
+            shell::run(command.current_dir(workspace.root().join("fuzz")).args(["fmt", "--check"]))
+        }),
         ("vocabulary", &|| {
             words::check(workspace.root(), &sources(workspace, &["rs", "c", "h", "cc", "hpp"])?)
         }),
@@ -119,12 +123,12 @@ fn ebpf_check(workspace: &Workspace) -> Result<()> {
 
 fn dependencies(workspace: &Workspace, advisories: bool) -> Result<()> {
     let deny = cargo_deny(workspace)?;
-    let manifests = [workspace.root().join("Cargo.toml"), workspace.root().join("kprobe-ebpf/Cargo.toml")];
+    let manifests = ["Cargo.toml", "kprobe-ebpf/Cargo.toml", "fuzz/Cargo.toml"];
     let checks = ["bans", "licenses", "sources"].into_iter().chain(advisories.then_some("advisories"));
     let checks: Vec<&str> = checks.collect();
     for manifest in manifests {
         let mut command = Command::new(&deny);
-        command.current_dir(workspace.root()).arg("--manifest-path").arg(manifest);
+        command.current_dir(workspace.root()).arg("--manifest-path").arg(workspace.root().join(manifest));
         command.args(["--config", "deny.toml", "--log-level", "warn"]);
         command.args(["check", "--hide-inclusion-graph"]).args(&checks);
         shell::run(&mut command)?;

@@ -8,6 +8,7 @@ mod bench;
 mod cargo_build;
 mod demo;
 mod dist;
+mod fuzz;
 mod http;
 mod interrupt;
 mod lint;
@@ -103,6 +104,8 @@ enum Task {
     /// Send events of three nodes to Zipkin while every service is killed, and compare the result
     /// with an undisturbed run
     Soak(soak::Options),
+    /// Feed mutated inputs to every decoder of foreign bytes, guided by coverage (libFuzzer)
+    Fuzz(fuzz::Options),
     /// Build the distributable: one static binary in target/dist
     Dist {
         /// Build a container image of it too
@@ -158,6 +161,7 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
         Task::Vm { name, only } => vm::run(workspace, name.as_deref(), only.as_deref()),
         Task::Bench(options) => bench::run(workspace, &options),
         Task::Soak(options) => soak::run(workspace, &options),
+        Task::Fuzz(options) => fuzz::run(workspace, &options),
         Task::Dist { image } => dist::run(workspace, image).map(|()| ExitCode::SUCCESS),
         Task::Lint { advisories, only } => {
             lint::run(workspace, advisories, only.as_deref()).map(|()| ExitCode::SUCCESS)

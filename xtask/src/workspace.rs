@@ -54,6 +54,11 @@ impl Workspace {
         self.root.join("target/vm")
     }
 
+    /// Returns the folder of the fuzz targets, their inputs and crashes. It can be deleted.
+    pub(crate) fn fuzz_dir(&self) -> PathBuf {
+        self.root.join("target/fuzz")
+    }
+
     /// Prepares `cargo ARGS` in the workspace, with the cargo that runs this task.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = Command::new(cargo());

@@ -46,6 +46,9 @@ mod tags;
 mod transport;
 mod url;
 
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod testing;
 

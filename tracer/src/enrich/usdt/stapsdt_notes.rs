@@ -161,7 +161,8 @@ fn read(desc: &[u8], base: Option<u64>, segments: &[Segment]) -> Result<Note, &'
     texts.next().ok_or("the last string is not terminated")?;
     let in_file = |address: u64, code: bool| {
         let inside = |segment: &&Segment| {
-            (segment.code || !code) && address.wrapping_sub(segment.address) < segment.bytes
+            let distance = address.checked_sub(segment.address);
+            (segment.code || !code) && distance.is_some_and(|distance| distance < segment.bytes)
         };
         let segment = segments.iter().find(inside)?;
         segment.offset.checked_add(address - segment.address)
@@ -219,6 +220,8 @@ mod tests {
         assert_eq!(bad([0x5000, 0, 0], b"p\0n\0\0"), "its location is outside the code");
         assert_eq!(bad([0x3000, 0, 0], b"p\0n\0\0"), "its location is outside the code");
         assert_eq!(bad([0x1000, 0, 0x9000], b"p\0n\0\0"), "its semaphore is outside the loaded segments");
+        let last = [Segment { address: u64::MAX, ..CODE }];
+        assert_eq!(read(&desc([0, 0, 0], b"p\0n\0\0"), None, &last), Err("its location is outside the code"));
         assert_eq!(bad([0x1000, 0, 0], b"p\0n"), "a string is missing");
         assert_eq!(bad([0x1000, 0, 0], b"p\0n\08@%rax"), "the last string is not terminated");
         assert_eq!(bad([0x1000, 0, 0], b"\0n\0\0"), "no provider or name");
