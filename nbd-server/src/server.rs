@@ -3,7 +3,7 @@
 //! *In*: an export, listeners and a [`Config`]. *Out*: replies to clients until the server is
 //! stopped. *Invariant*: a client that is slow, silent or faulty during its handshake occupies one
 //! thread for at most [`HANDSHAKE_MAX`], and there are at most [`Config::connections`] connections,
-//! including those in their handshake. [`clients`](crate::clients) decides which ones end early.
+//! including those in their handshake. `clients.rs` decides which ones end early.
 
 mod listener;
 
