@@ -69,9 +69,6 @@ pub struct AssembleStageConfig {
     /// then, and the client's part of the request ends a network delay later. So the wait covers
     /// the delay of agents and stages: tenths of seconds, or seconds if one of them was killed.
     pub await_for: u64,
-    /// Maximum number of bytes of waiting traces of one partition. A trace of ten spans takes some
-    /// 1.6 kB.
-    pub pending_bytes: u64,
 }
 
 /// Maximum number of bytes of waiting traces of all partitions, which one member may hold.
@@ -83,20 +80,13 @@ impl AssembleStageConfig {
     /// Creates a configuration with the same number of partitions everywhere and the other
     /// defaults.
     pub fn new(partitions: u32, rules: SamplingRules) -> Self {
-        AssembleStageConfig {
-            partitions,
-            rules,
-            input: partitions,
-            await_for: 10_000,
-            pending_bytes: PENDING_BYTES_OF_PARTITION,
-        }
+        AssembleStageConfig { partitions, rules, input: partitions, await_for: 10_000 }
     }
 
-    /// Reads from a topic of `input` partitions, which share the memory for waiting traces.
-    #[must_use]
-    pub fn with_input(self, input: u32) -> Self {
-        let share = PENDING_BYTES_MAX / u64::from(input.max(1));
-        AssembleStageConfig { input, pending_bytes: share.min(PENDING_BYTES_OF_PARTITION), ..self }
+    /// Returns the maximum number of bytes of waiting traces of one partition. A trace of ten spans
+    /// takes some 1.6 kB.
+    fn pending_bytes(&self) -> u64 {
+        PENDING_BYTES_OF_PARTITION.min(PENDING_BYTES_MAX / u64::from(self.input.max(1)))
     }
 }
 
@@ -243,7 +233,7 @@ impl AssembleStage {
     /// Advances the log's time, and emits traces that waited for too long.
     pub fn advance(&mut self, at: LogTime, out: &mut dyn StageOutput) {
         self.now = self.now.max(at);
-        while let Some(trace) = self.pending.due(self.now, self.config.await_for, self.config.pending_bytes) {
+        while let Some(trace) = self.pending.due(self.now, self.config.await_for, self.config.pending_bytes()) {
             self.stats.timed_out += 1;
             self.timed_out.insert(trace, ());
             for fragment in self.pending.remove(trace) {

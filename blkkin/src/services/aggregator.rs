@@ -88,9 +88,9 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
         stages.link = Some(start("link", &settings, config, &stop, &control, &metrics)?);
     }
     if runs(StageChoice::Assemble) {
-        let config = AssembleStageConfig::new(topics.partitions(TRACES), parsed.rules.clone());
-        let config = config.with_input(topics.partitions(SPANS));
-        let config = AssembleStageConfig { await_for: millis(parsed.await_client), ..config };
+        let rules = AssembleStageConfig::new(topics.partitions(TRACES), parsed.rules.clone());
+        let (input, await_for) = (topics.partitions(SPANS), millis(parsed.await_client));
+        let config = AssembleStageConfig { input, await_for, ..rules };
         let config = (parsed.runner([SPANS, TRACES, SPANS], "blkkin-assemble"), config);
         stages.assemble = Some(start("assemble", &settings, config, &stop, &control, &metrics)?);
     }
