@@ -32,7 +32,7 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -145,8 +145,7 @@ async fn serve(
                 async { Ok::<_, Infallible>(response) }
             });
             let mut server = http1::Builder::new();
-            server.timer(TokioTimer::new()).keep_alive(false);
-            let connection = server.serve_connection(TokioIo::new(stream), service);
+            let connection = server.keep_alive(false).serve_connection(TokioIo::new(stream), service);
             // The client has its response, has disconnected, or is too slow.
             let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
         }));
