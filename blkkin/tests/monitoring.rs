@@ -90,7 +90,7 @@ fn load(disk: &Disk) {
 /// Asserts that all are scraped, and that Prometheus has the services' own values.
 ///
 /// An agent never rests: other programs of the machine give it events between any two scrapes. So a
-/// service's values are read before a scrape and after it, and the scraped value lies between. A
+/// service's values are read before a scrape and after it, and the scraped value is between. A
 /// gauge may move to and fro in that time, and is compared again until it is once between.
 fn assert_equal(prometheus: &Prometheus, services: &[&Service; 3]) {
     let up = || prometheus.query("up").unwrap();

@@ -167,7 +167,7 @@ fn notes(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String
     }
     if counts.future > 0 {
         all.push(format!(
-            "daemons: {} of their events were refused, because their time lies in the future (a clock plugin, a time namespace); system calls meanwhile have no parent",
+            "daemons: {} of their events were refused, because their time is in the future (a clock plugin, a time namespace); system calls meanwhile have no parent",
             counts.future
         ));
     }
