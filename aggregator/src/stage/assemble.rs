@@ -233,7 +233,8 @@ impl AssembleStage {
     /// Advances the log's time, and emits traces that waited for too long.
     pub fn advance(&mut self, at: LogTime, out: &mut dyn StageOutput) {
         self.now = self.now.max(at);
-        while let Some(trace) = self.pending.due(self.now, self.config.await_for, self.config.pending_bytes()) {
+        while let Some(trace) = self.pending.due(self.now, self.config.await_for, self.config.pending_bytes())
+        {
             self.stats.timed_out += 1;
             self.timed_out.insert(trace, ());
             for fragment in self.pending.remove(trace) {
