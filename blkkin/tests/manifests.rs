@@ -2,7 +2,7 @@
 //! blkkin accepts every argument and option in them.
 //!
 //! *Input*: the real files, checked by `support/manifests.py` against the published schemas, and by
-//! the real binary up to the missing cluster.
+//! the real binary up to the missing cluster. podman runs the agent of the compose file.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,7 +10,11 @@
     reason = "a test fails by panicking, and prints what it recorded"
 )]
 
+#[path = "spooling/bpffs.rs"]
+mod bpffs;
 mod common;
+#[path = "manifests_run/podman.rs"]
+mod podman;
 mod support;
 
 use std::collections::BTreeMap;
@@ -31,6 +35,14 @@ const IMAGE: &str = concat!("blkkin:", env!("CARGO_PKG_VERSION"));
 const AGENT_MOUNTS: [&str; 3] = ["/etc/machine-id", "/var/lib/blkkin-agent", "/run/bpf"];
 /// Capabilities of an agent, exactly.
 const CAPABILITIES: [&str; 5] = ["BPF", "PERFMON", "SYSLOG", "SYS_NICE", "SYS_PTRACE"];
+
+/// Finds the static binary, or returns the reason to skip.
+fn static_binary() -> Result<PathBuf, String> {
+    let output = std::env::var_os("BLKKIN_STATIC").map(PathBuf::from);
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist/test/blkkin");
+    let found = output.into_iter().chain([built]).find(|file| file.is_file());
+    found.ok_or_else(|| "no static binary: cargo xtask test builds one".to_owned())
+}
 
 /// Finds the schemas, or returns the reason to skip.
 fn schemas() -> Result<PathBuf, String> {
