@@ -14,6 +14,7 @@ use blkkin_wire::syscalls::SyscallId;
 use serde_json::{Map, Value, json};
 
 use crate::collect::calls::{CallRow, IoKind};
+use crate::collect::coverage::{Cause, CoverageRow};
 use crate::collect::devices::DeviceRow;
 use crate::collect::files::{self, FileRow};
 use crate::collect::latency::Latency;
@@ -39,6 +40,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "slowest": report.slowest.traces().iter().map(|trace| storage_operation(report, trace)).collect::<Vec<_>>(),
         "in_flight": final_state::in_flight(report),
         "devices_lost": final_state::lost_devices(report),
+        "explained": report.coverage_rows().iter().map(explained).collect::<Vec<_>>(),
         "contexts": contexts(&report.totals, losses),
         "losses": self::losses(losses),
     })
@@ -177,6 +179,18 @@ fn kernel(report: &Report) -> Vec<Value> {
         times(&row.times, fields)
     });
     rows.collect()
+}
+
+/// Returns the bytes that a disk counted itself, and those of each cause.
+fn explained(row: &CoverageRow) -> Value {
+    let mut fields = fields([
+        ("device", json!(&*row.name)),
+        ("bytes", json!(row.counted)),
+        ("not_recorded", json!(row.not_recorded())),
+    ]);
+    let causes = Cause::ALL.iter().zip(row.recorded);
+    fields.extend(causes.map(|(cause, bytes)| (cause.name().to_owned(), json!(bytes))));
+    Value::Object(fields)
 }
 
 fn storage_operation(report: &Report, trace: &Trace) -> Value {

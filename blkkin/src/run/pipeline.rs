@@ -16,6 +16,7 @@
 //! the exporters. The control channel receives [`ControlEvent::PipelineEnded`], and
 //! [`Pipeline::collect`] does not wait.
 
+mod disk_counts;
 mod join;
 mod live_processes;
 pub(crate) mod progress_snapshot;
@@ -41,6 +42,7 @@ use crate::error::{CliError, panicked};
 use crate::filter::post_filter::PostFilter;
 use crate::sources::usdt::UsdtSourceStats;
 use crate::sources::{EventSources, RunningSources, SourcesOutcome};
+use disk_counts::DiskCounter;
 use progress_snapshot::ProgressSnapshot;
 
 /// The configuration of a pipeline.
@@ -94,6 +96,7 @@ pub(crate) struct Pipeline {
     drain: JoinHandle<Result<TraceSummary, TracerError>>,
     join: JoinHandle<join::JoinOutcome>,
     sources: RunningSources,
+    disk_counts: DiskCounter,
 }
 
 impl Pipeline {
@@ -107,6 +110,7 @@ impl Pipeline {
         let (publisher, sources) = std::mem::take(&mut plan.sources).start(publisher)?;
         let (stop, progress_snapshot) = (StopSignal::new(), Arc::new(ProgressSnapshot::default()));
         let servers = plan.sinks.iter().filter_map(SpanSink::server).collect();
+        let disk_counts = DiskCounter::start();
         let watched = Arc::clone(&progress_snapshot);
         let join = Builder::new().name("join".into()).spawn(move || {
             // Dropped last, also on a panic: the main thread must learn of the end.
@@ -115,11 +119,12 @@ impl Pipeline {
         })?;
         let drain_stop = stop.clone();
         let drain = Builder::new().name("drain".into()).spawn(move || tracer.run(publisher, drain_stop))?;
-        Ok(Pipeline { stop, progress_snapshot, servers, drain, join, sources })
+        Ok(Pipeline { stop, progress_snapshot, servers, drain, join, sources, disk_counts })
     }
 
     /// Asks the drain thread to empty the rings and end.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn stop(&mut self) {
+        self.disk_counts.stop();
         self.stop.stop();
     }
 
@@ -134,11 +139,12 @@ impl Pipeline {
     }
 
     /// Waits for the threads and returns the outcome.
-    pub(crate) fn collect(self) -> Result<RunOutcome, CliError> {
+    pub(crate) fn collect(mut self) -> Result<RunOutcome, CliError> {
         let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
         let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
         let SourcesOutcome { notes, usdt } =
             self.sources.collect(trace.as_ref().ok(), joined.link_stats.as_ref())?;
+        joined.report.set_disk_counts(self.disk_counts.stop());
         let tracer = match trace {
             Ok(trace) => {
                 joined.report.set_final_state(trace.final_state);
