@@ -67,7 +67,7 @@ fn explained(disk: &Disk, command: &str, options: &[&str]) -> Row {
     let row = report["explained"].as_array().unwrap().iter().find(|row| row["device"] == disk.name());
     println!("{}", row.unwrap());
     let part = |name: &str| row.unwrap()[name].as_u64().unwrap();
-    let causes: u64 = ["calls", "journal", "metadata", "nobody", "not_recorded"].map(part).iter().sum();
+    let causes: u64 = ["calls", "journal", "metadata", "unknown", "not_recorded"].map(part).iter().sum();
     assert_eq!(part("bytes"), causes, "{report:#}");
     // The disk may have been busy before tracing began, and after it ended.
     assert!(part("bytes") <= counted && part("bytes") >= WRITTEN, "{counted} bytes counted: {row:?}");

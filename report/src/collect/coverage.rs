@@ -27,19 +27,19 @@ pub enum Cause {
     /// File system metadata that the kernel wrote or read.
     Metadata,
     /// Recorded, and neither a call nor a reason of the kernel is known.
-    Nobody,
+    Unknown,
 }
 
 impl Cause {
     /// All causes, in the order of the table.
-    pub const ALL: [Cause; 4] = [Cause::Call, Cause::Journal, Cause::Metadata, Cause::Nobody];
+    pub const ALL: [Cause; 4] = [Cause::Call, Cause::Journal, Cause::Metadata, Cause::Unknown];
 
     fn of(trace: &Trace) -> Cause {
         match (&trace.root, WorkKind::of(trace)) {
             (Root::Call(_) | Root::DaemonSpan(_), _) => Cause::Call,
             (Root::Commit(_), _) => Cause::Journal,
             (Root::Kernel, Some(WorkKind::Metadata)) => Cause::Metadata,
-            (Root::Kernel | Root::Missing, _) => Cause::Nobody,
+            (Root::Kernel | Root::Missing, _) => Cause::Unknown,
         }
     }
 
@@ -49,19 +49,19 @@ impl Cause {
             Cause::Call => "calls",
             Cause::Journal => "journal",
             Cause::Metadata => "metadata",
-            Cause::Nobody => "nobody",
+            Cause::Unknown => "unknown",
         }
     }
 }
 
-/// What the kernel counted for one disk while tracing ran (`/proc/diskstats`).
+/// Bytes that the kernel counted for one disk while tracing ran (`/proc/diskstats`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskCount {
     /// Disk.
     pub disk: DeviceId,
-    /// Its name.
+    /// Name of the disk.
     pub name: Arc<str>,
-    /// Its partitions, which files of its file systems name.
+    /// Partitions, which files of its file systems name.
     pub partitions: Vec<DeviceId>,
     /// Bytes read, written and discarded.
     pub bytes: u64,

@@ -8,7 +8,7 @@
 //! | guests | a subset of the system tests inside other kernels, and what such kernels reject (`vm`) | caller |
 //! | system | `blkkin/tests/*.rs`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
 //!
-//! The guests run beside the services' tests, which mostly wait for a broker or a time limit. Tests
+//! The guests run together with the tests of services, which mostly wait for a broker or a time limit. Tests
 //! that measure time, or count what the kernel side lost, run alone.
 //!
 //! Cargo builds the test programs and this task runs them. So only programs that need root run as
@@ -38,7 +38,7 @@ pub(crate) use programs::{TestProgram, build};
 pub(crate) use runner::each_line;
 pub(crate) use stats::{ProgramStats, TestStats};
 
-/// Prints the output of a part that ran beside others, and counts its tests.
+/// Prints the output of a part that ran at the same time as others, and counts its tests.
 pub(crate) type Report = Box<dyn FnOnce(&mut TestStats) + Send>;
 
 /// Runs the tests of the guests whose name contains the filter, and sends a report of each guest.
