@@ -31,7 +31,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All causes, in the order of the table.
+    /// Unknown: recorded, without a call and without a reason of the kernel.
     pub const ALL: [Cause; 4] = [Cause::Call, Cause::Journal, Cause::Metadata, Cause::Unknown];
 
     fn of(trace: &Trace) -> Cause {

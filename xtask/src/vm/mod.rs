@@ -87,7 +87,7 @@ fn run_guests(
     let run_next = &|reports: Sender<Report>| {
         while let Some(guest) = next_guest(&waiting) {
             let outcome = run_guest(workspace, guest, programs, selection);
-            // The receiver outlives the guests; without one there is nobody to tell.
+            // The receiver is only dropped before the guests end if the run panicked.
             let _ = reports.send(Box::new(move |stats| report(guest, outcome, stats)));
         }
     };
