@@ -49,10 +49,16 @@ struct Saved {
 impl<S: Stage> OwnedPartition<S> {
     /// Creates a partition whose last state is that at `next`. No output record is longer than
     /// `bytes_max`.
-    pub(super) fn new(stage: S, partition: i32, next: i64, writer: u64, bytes_max: usize) -> Self {
+    pub(super) fn new(
+        stage: S,
+        partition: i32,
+        next: i64,
+        writer: u64,
+        bytes_max: usize,
+        now: Instant,
+    ) -> Self {
         let from =
             FragmentOrigin { stage: S::ID, partition: partition as u32, incarnation: stage.incarnation() };
-        let now = Instant::now();
         OwnedPartition {
             stage,
             batcher: RecordBatcher::new(from, bytes_max),
@@ -84,8 +90,8 @@ impl<S: Stage> OwnedPartition<S> {
     }
 
     /// Marks the state at `next` as committed.
-    pub(super) fn set_saved(&mut self, next: i64, bytes: u64) {
-        self.saved = Saved { at: Instant::now(), next, bytes, read: 0 };
+    pub(super) fn set_saved(&mut self, next: i64, bytes: u64, now: Instant) {
+        self.saved = Saved { at: now, next, bytes, read: 0 };
     }
 
     /// Returns whether records were read since the last saved state.

@@ -18,7 +18,8 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::super::settings::Group;
 use super::super::{KafkaError, STATE, Settings};
-use super::output::{DeliveredOffset, OutgoingRecord, Output};
+use super::cluster::StageProducer;
+use super::output::{DeliveredOffset, OutgoingRecord};
 use super::stage_name;
 use super::state_ref::{StateRef, StateSlot};
 
@@ -65,7 +66,7 @@ impl StateStore {
         &self,
         slot: StateSlot,
         state: &[u8],
-        output: &Output,
+        output: &impl StageProducer,
         timeout: Duration,
     ) -> Result<Option<WrittenState>, KafkaError> {
         let delivered_offset = DeliveredOffset::new(AtomicI64::new(-1));
@@ -91,12 +92,17 @@ impl StateStore {
     }
 
     /// Sends tombstones for a state's chunks.
-    pub(super) fn empty(&self, slot: StateSlot, chunks: u32, output: &Output) -> Result<(), KafkaError> {
+    pub(super) fn empty(
+        &self,
+        slot: StateSlot,
+        chunks: u32,
+        output: &impl StageProducer,
+    ) -> Result<(), KafkaError> {
         let prefix = self.key_of(slot);
         (0..chunks).try_for_each(|n| self.empty_key(&format!("{prefix}{n}"), output))
     }
 
-    pub(super) fn empty_key(&self, key: &str, output: &Output) -> Result<(), KafkaError> {
+    pub(super) fn empty_key(&self, key: &str, output: &impl StageProducer) -> Result<(), KafkaError> {
         let record = OutgoingRecord {
             topic: STATE,
             partition: Some(self.state_partition()),

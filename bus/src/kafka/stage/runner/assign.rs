@@ -5,13 +5,13 @@
 
 use blkkin_wire::fragment::Incarnation;
 use blkkin_wire::stage::Stage;
-use uuid::Uuid;
 
 use super::super::super::KafkaError;
-use super::super::member::Committed;
+use super::super::cluster::{Cluster, Committed, GroupMember, StageProducer};
 use super::super::owned_partition::OwnedPartition;
+
 use super::super::state_ref::StateRef;
-use super::{ACK_TIMEOUT, RETRY_PAUSE, SHUTDOWN_TIMEOUT, StageRunner};
+use super::{ACK_TIMEOUT, RETRY_PAUSE, Runner, SHUTDOWN_TIMEOUT};
 
 /// Reason why partitions could not be assigned.
 pub(super) enum AssignError {
@@ -27,7 +27,7 @@ impl From<KafkaError> for AssignError {
     }
 }
 
-impl<S: Stage> StageRunner<S> {
+impl<S: Stage, C: Cluster> Runner<S, C> {
     /// Handles an assignment: restores each partition's state, or starts an empty one.
     pub(super) fn assign(
         &mut self,
@@ -44,7 +44,7 @@ impl<S: Stage> StageRunner<S> {
                     if !std::mem::replace(&mut logged, true) {
                         log(format!("{error}; retrying until it is reachable"));
                     }
-                    std::thread::sleep(RETRY_PAUSE);
+                    self.cluster.pause(RETRY_PAUSE);
                 }
             }
         };
@@ -88,7 +88,7 @@ impl<S: Stage> StageRunner<S> {
             Some(next) => next,
             None => self.member()?.earliest(partition)?,
         };
-        let stage = S::new(Incarnation(random_u64()), self.stage_config.clone());
+        let stage = S::new(Incarnation(self.cluster.random()), self.stage_config.clone());
         let owned = self.owned_partition(stage, partition, next);
         self.commit_first(owned)
     }
@@ -102,8 +102,8 @@ impl<S: Stage> StageRunner<S> {
         log: &impl Fn(String),
     ) -> Result<OwnedPartition<S>, AssignError> {
         let store = self.state_store(partition);
-        let found = store.read(state_ref, &self.settings, ACK_TIMEOUT)?;
-        let incarnation = Incarnation(random_u64());
+        let found = self.cluster.read_state(&store, state_ref, ACK_TIMEOUT)?;
+        let incarnation = Incarnation(self.cluster.random());
         let restored = found.state(state_ref).and_then(|state| {
             S::restore(&state, self.stage_config.clone(), incarnation).map_err(|why| why.to_string())
         });
@@ -128,13 +128,13 @@ impl<S: Stage> StageRunner<S> {
             ));
             return self.commit_first(owned);
         }
-        owned.set_saved(next, state_ref.bytes);
+        owned.set_saved(next, state_ref.bytes, self.cluster.now());
         Ok(owned)
     }
 
     fn owned_partition(&self, stage: S, partition: i32, next: i64) -> OwnedPartition<S> {
-        let bytes_max = self.settings.record_bytes();
-        OwnedPartition::new(stage, partition, next, random_u64(), bytes_max)
+        let (bytes_max, now) = (self.output.record_bytes(), self.cluster.now());
+        OwnedPartition::new(stage, partition, next, self.cluster.random(), bytes_max, now)
     }
 
     /// Saves a stage before it reads its first record.
@@ -179,12 +179,4 @@ impl<S: Stage> StageRunner<S> {
                 .to_owned(),
         }
     }
-}
-
-/// Draws a random number.
-fn random_u64() -> u64 {
-    let (high, low) = Uuid::new_v4().as_u64_pair();
-    // The version and variant bits are constant; where they are in one half, the other half is
-    // random.
-    high ^ low.rotate_left(32)
 }

@@ -1,0 +1,171 @@
+//! Interface between the runner of a stage and a cluster.
+//!
+//! *In* and *out*: the runner's calls. *Invariant*: the runner reaches a cluster, a clock and random
+//! numbers only through a [`Cluster`]. So `model/` runs the same runner on a simulated cluster and
+//! chooses what happens at each call.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::message::{Header, OwnedHeaders, OwnedMessage};
+use uuid::Uuid;
+
+use super::super::settings::Group;
+use super::super::{DEAD, KafkaError, Settings};
+use super::member::Member;
+use super::output::{OutgoingRecord, Output};
+use super::state_ref::StateRef;
+use super::state_store::{StateStore, StoredStates};
+
+/// A cluster as one process reaches it.
+pub(super) trait Cluster {
+    type Member: GroupMember;
+    type Output: StageProducer;
+
+    /// Joins a consumer group.
+    fn join(&self, group: &Group, topic: &str) -> Result<Self::Member, KafkaError>;
+    /// Creates a producer.
+    fn producer(&self) -> Result<Self::Output, KafkaError>;
+    /// Reads the state that `state_ref` refers to, and lists obsolete chunks behind it. Fails if no
+    /// record arrives for `timeout`: a long state may take longer.
+    fn read_state(
+        &self,
+        store: &StateStore,
+        state_ref: &StateRef,
+        timeout: Duration,
+    ) -> Result<StoredStates, KafkaError>;
+    /// Returns the current time.
+    fn now(&self) -> Instant;
+    /// Sleeps.
+    fn pause(&self, time: Duration);
+    /// Draws a random number.
+    fn random(&self) -> u64;
+}
+
+/// Result of one poll.
+#[derive(Debug)]
+pub(super) enum MemberEvent {
+    Record(OwnedMessage),
+    /// Partitions to confirm by [`GroupMember::assign`] with their start offsets.
+    Assigned(Vec<i32>),
+    /// Partitions to release by [`GroupMember::unassign`]; true if they are lost already.
+    Revoked(Vec<i32>, bool),
+    /// The previous process of this instance name has not expired: the cluster admits this one
+    /// afterwards.
+    NameInUse(KafkaError),
+    /// Another process joined under this member's instance name, or a repeated join request of its
+    /// own was answered.
+    Fenced(KafkaError),
+    Nothing,
+}
+
+/// Committed data of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Committed {
+    /// No commit.
+    Nothing,
+    /// Next offset, and the reference to its state.
+    State(i64, StateRef),
+    /// Next offset, committed by another kind of client.
+    Foreign(i64),
+}
+
+/// Member of a consumer group. Dropping it leaves the group.
+pub(super) trait GroupMember {
+    /// Waits up to `timeout` for the next event.
+    fn next(&self, timeout: Duration) -> Result<MemberEvent, KafkaError>;
+    /// Confirms an assignment, with the offset of each partition.
+    fn assign(&self, from: &[(i32, i64)]) -> Result<(), KafkaError>;
+    /// Releases partitions.
+    fn unassign(&self, partitions: &[i32]);
+    /// Fetches the committed data of partitions.
+    fn committed(&self, partitions: &[i32]) -> Result<Vec<(i32, Committed)>, KafkaError>;
+    /// Fetches the first existing offset.
+    fn earliest(&self, partition: i32) -> Result<i64, KafkaError>;
+    /// Commits offsets with their state references; returns whether the group accepted them.
+    fn commit(&self, commits: &[(i32, i64, StateRef)]) -> Result<bool, KafkaError>;
+}
+
+/// Producer with delivery accounting.
+pub(super) trait StageProducer {
+    /// Queues a record; waits up to `timeout` while the queue is full, and returns false if it
+    /// still is.
+    fn send(&self, outgoing: &OutgoingRecord<'_>, timeout: Duration) -> Result<bool, KafkaError>;
+    /// Returns the longest payload that a record can have.
+    fn record_bytes(&self) -> usize;
+    /// Waits up to `timeout` until the cluster has acknowledged every record; returns whether it
+    /// has.
+    fn flush(&self, timeout: Duration) -> Result<bool, KafkaError>;
+    /// Returns whether no record is in flight.
+    fn is_idle(&self) -> bool;
+    /// Returns the number of acknowledged records.
+    fn delivered(&self) -> u64;
+    /// Returns the error if the cluster has rejected a record.
+    fn failed(&self) -> Result<(), KafkaError>;
+
+    /// Sends a copy of a record that cannot be decoded or sent to the dead-letter topic, with its
+    /// position and the reason as headers. A payload longer than a record is dropped, and its
+    /// length is a header.
+    fn send_to_dlq(
+        &self,
+        fields: &[(&'static str, String)],
+        payload: &[u8],
+        timeout: Duration,
+    ) -> Result<bool, KafkaError> {
+        let insert = |headers: OwnedHeaders, (key, value): &(&str, String)| {
+            headers.insert(Header { key, value: Some(value.as_bytes()) })
+        };
+        let mut headers = fields.iter().fold(OwnedHeaders::new(), insert);
+        let fits = payload.len() <= self.record_bytes();
+        if !fits {
+            headers = insert(headers, &("blkkin.bytes_left_out", payload.len().to_string()));
+        }
+        let payload = if fits { payload } else { &[] };
+        let outgoing = OutgoingRecord {
+            topic: DEAD,
+            payload: Some(payload),
+            headers: Some(headers),
+            ..OutgoingRecord::default()
+        };
+        self.send(&outgoing, timeout)
+    }
+}
+
+/// A Kafka cluster through librdkafka, the system's clock and random numbers.
+pub(super) struct Kafka(pub(super) Settings);
+
+impl Cluster for Kafka {
+    type Member = Member;
+    type Output = Output;
+
+    fn join(&self, group: &Group, topic: &str) -> Result<Member, KafkaError> {
+        Member::join(&self.0, group, topic)
+    }
+
+    fn producer(&self) -> Result<Output, KafkaError> {
+        Output::new(&self.0)
+    }
+
+    fn read_state(
+        &self,
+        store: &StateStore,
+        state_ref: &StateRef,
+        timeout: Duration,
+    ) -> Result<StoredStates, KafkaError> {
+        store.read(state_ref, &self.0, timeout)
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn random(&self) -> u64 {
+        let (high, low) = Uuid::new_v4().as_u64_pair();
+        // The version and variant bits are constant; where they are in one half, the other half is
+        // random.
+        high ^ low.rotate_left(32)
+    }
+}
