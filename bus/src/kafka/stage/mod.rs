@@ -28,7 +28,8 @@
 //!   the one thing that the cluster keeps consistent.
 //!
 //! Chunks of a member that was killed before its commit are behind the valid ones. The next owner
-//! reads from there to the end, and empties them.
+//! reads from there to the end, and empties them after its first commit. Not before: a member that was
+//! evicted while it read would empty the chunks of its successor.
 //!
 //! *Rejected*: transactions (two more round trips a commit, and readers that wait for them; the
 //! numbers give the same guarantee); a database or local disk (a partition may move to any member);

@@ -32,6 +32,9 @@ pub(super) struct OwnedPartition<S> {
     pub(super) last_input: Instant,
     /// Slots of states that are obsolete once the next state is committed.
     pub(super) obsolete_slots: Vec<(StateSlot, u32)>,
+    /// Keys of chunks found behind the restored state. They are obsolete once this member commits:
+    /// until then they may be of a successor that this evicted member does not know of.
+    pub(super) obsolete_keys: Vec<String>,
     writer: u64,
     count: u64,
     saved: Saved,
@@ -68,6 +71,7 @@ impl<S: Stage> OwnedPartition<S> {
             expired: 0,
             last_input: now,
             obsolete_slots: Vec::new(),
+            obsolete_keys: Vec::new(),
             writer,
             count: 0,
             saved: Saved { at: now, next, bytes: 0, read: 0 },

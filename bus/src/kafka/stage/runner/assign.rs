@@ -109,17 +109,18 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
         });
         let stage = match restored {
             Ok(stage) => stage,
+            Err(_) if self.is_superseded(partition, next, state_ref)? => {
+                return Err(self.commit_timeout(partition).into());
+            }
             Err(why) if self.config.forget => {
                 log(format!("partition {partition} of {} starts empty: {why}", self.config.input));
                 return self.start_partition(partition, Some(next));
             }
             Err(why) => return Err(AssignError::Permanent(self.state_error(partition, next, &why))),
         };
-        for key in &found.obsolete {
-            store.empty_key(key, &self.output)?;
-        }
         let renumbered = stage.incarnation() == incarnation;
         let mut owned = self.owned_partition(stage, partition, next);
+        owned.obsolete_keys = found.obsolete;
         owned.obsolete_slots.push((state_ref.slot, state_ref.chunks));
         if renumbered {
             log(format!(
@@ -130,6 +131,13 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
         }
         owned.set_saved(next, state_ref.bytes, self.cluster.now());
         Ok(owned)
+    }
+
+    /// Returns whether another member has committed since: this one was evicted, and the state that
+    /// it was to read is obsolete.
+    fn is_superseded(&self, partition: i32, next: i64, state_ref: &StateRef) -> Result<bool, KafkaError> {
+        let committed = self.member()?.committed(&[partition])?;
+        Ok(committed != [(partition, Committed::State(next, *state_ref))])
     }
 
     fn owned_partition(&self, stage: S, partition: i32, next: i64) -> OwnedPartition<S> {

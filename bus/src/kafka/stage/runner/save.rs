@@ -86,6 +86,9 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
             let Some(owned) = self.owned.get_mut(&partition) else { continue };
             if committed {
                 owned.set_saved(next, state_ref.bytes, now);
+                for key in owned.obsolete_keys.drain(..) {
+                    store.empty_key(&key, &self.output)?;
+                }
                 for (slot, chunks) in owned.obsolete_slots.drain(..) {
                     store.empty(slot, chunks, &self.output)?;
                 }
