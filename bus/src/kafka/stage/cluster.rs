@@ -6,13 +6,11 @@
 
 use std::time::{Duration, Instant};
 
-use rdkafka::message::{Header, OwnedHeaders, OwnedMessage};
-use uuid::Uuid;
+use rdkafka::message::OwnedMessage;
 
+use super::super::KafkaError;
 use super::super::settings::Group;
-use super::super::{DEAD, KafkaError, Settings};
-use super::member::Member;
-use super::output::{OutgoingRecord, Output};
+use super::stage_producer::StageProducer;
 use super::state_ref::StateRef;
 use super::state_store::{StateStore, StoredStates};
 
@@ -83,89 +81,4 @@ pub(super) trait GroupMember {
     fn earliest(&self, partition: i32) -> Result<i64, KafkaError>;
     /// Commits offsets with their state references; returns whether the group accepted them.
     fn commit(&self, commits: &[(i32, i64, StateRef)]) -> Result<bool, KafkaError>;
-}
-
-/// Producer with delivery accounting.
-pub(super) trait StageProducer {
-    /// Queues a record; waits up to `timeout` while the queue is full, and returns false if it
-    /// still is.
-    fn send(&self, outgoing: &OutgoingRecord<'_>, timeout: Duration) -> Result<bool, KafkaError>;
-    /// Returns the longest payload that a record can have.
-    fn record_bytes(&self) -> usize;
-    /// Waits up to `timeout` until the cluster has acknowledged every record; returns whether it
-    /// has.
-    fn flush(&self, timeout: Duration) -> Result<bool, KafkaError>;
-    /// Returns whether no record is in flight.
-    fn is_idle(&self) -> bool;
-    /// Returns the number of acknowledged records.
-    fn delivered(&self) -> u64;
-    /// Returns the error if the cluster has rejected a record.
-    fn failed(&self) -> Result<(), KafkaError>;
-
-    /// Sends a copy of a record that cannot be decoded or sent to the dead-letter topic, with its
-    /// position and the reason as headers. A payload longer than a record is dropped, and its
-    /// length is a header.
-    fn send_to_dlq(
-        &self,
-        fields: &[(&'static str, String)],
-        payload: &[u8],
-        timeout: Duration,
-    ) -> Result<bool, KafkaError> {
-        let insert = |headers: OwnedHeaders, (key, value): &(&str, String)| {
-            headers.insert(Header { key, value: Some(value.as_bytes()) })
-        };
-        let mut headers = fields.iter().fold(OwnedHeaders::new(), insert);
-        let fits = payload.len() <= self.record_bytes();
-        if !fits {
-            headers = insert(headers, &("blkkin.bytes_left_out", payload.len().to_string()));
-        }
-        let payload = if fits { payload } else { &[] };
-        let outgoing = OutgoingRecord {
-            topic: DEAD,
-            payload: Some(payload),
-            headers: Some(headers),
-            ..OutgoingRecord::default()
-        };
-        self.send(&outgoing, timeout)
-    }
-}
-
-/// A Kafka cluster through librdkafka, the system's clock and random numbers.
-pub(super) struct Kafka(pub(super) Settings);
-
-impl Cluster for Kafka {
-    type Member = Member;
-    type Output = Output;
-
-    fn join(&self, group: &Group, topic: &str) -> Result<Member, KafkaError> {
-        Member::join(&self.0, group, topic)
-    }
-
-    fn producer(&self) -> Result<Output, KafkaError> {
-        Output::new(&self.0)
-    }
-
-    fn read_state(
-        &self,
-        store: &StateStore,
-        state_ref: &StateRef,
-        timeout: Duration,
-    ) -> Result<StoredStates, KafkaError> {
-        store.read(state_ref, &self.0, timeout)
-    }
-
-    fn now(&self) -> Instant {
-        Instant::now()
-    }
-
-    fn pause(&self, time: Duration) {
-        std::thread::sleep(time);
-    }
-
-    fn random(&self) -> u64 {
-        let (high, low) = Uuid::new_v4().as_u64_pair();
-        // The version and variant bits are constant; where they are in one half, the other half is
-        // random.
-        high ^ low.rotate_left(32)
-    }
 }

@@ -36,12 +36,14 @@
 //! Kafka Streams' changelog (a record for each change: the state changes with every event).
 
 mod cluster;
+mod kafka_cluster;
 mod member;
 mod output;
 mod overflows;
 mod owned_partition;
 mod record_batcher;
 mod runner;
+mod stage_producer;
 mod state_ref;
 mod state_store;
 
@@ -52,7 +54,7 @@ pub use overflows::Overflows;
 pub use runner::{RunnerConfig, StageOutcome};
 
 use super::{KafkaError, Progress, STATE, Settings};
-use cluster::Kafka;
+use kafka_cluster::Kafka;
 use runner::Runner;
 
 /// Running stage.

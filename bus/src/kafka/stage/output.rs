@@ -5,24 +5,20 @@
 //! acknowledged every record.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::Message;
 use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
-use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 
 use super::super::{KafkaError, Settings};
-use super::cluster::StageProducer;
+use super::stage_producer::{DeliveredOffset, OutgoingRecord, StageProducer};
 
 /// Pause between two attempts to queue a record.
 const POLL_PAUSE: Duration = Duration::from_millis(5);
-
-/// Offset of a delivered record; -1 until it is known.
-pub(super) type DeliveredOffset = Arc<AtomicI64>;
 
 #[derive(Clone, Debug, Default)]
 struct DeliveryReports(Arc<Shared>);
@@ -59,18 +55,6 @@ pub(super) struct Output {
     producer: ThreadedProducer<DeliveryReports>,
     reports: DeliveryReports,
     settings: Settings,
-}
-
-/// Record to send.
-#[derive(Clone, Debug, Default)]
-pub(super) struct OutgoingRecord<'a> {
-    pub(super) topic: &'a str,
-    pub(super) partition: Option<i32>,
-    pub(super) key: Option<&'a str>,
-    /// `None` sends a tombstone for the key.
-    pub(super) payload: Option<&'a [u8]>,
-    pub(super) headers: Option<OwnedHeaders>,
-    pub(super) delivered_offset: Option<DeliveredOffset>,
 }
 
 impl Output {

@@ -14,11 +14,11 @@ use rdkafka::message::OwnedMessage;
 use super::super::dead_letters::DeadLetter;
 use super::super::settings::Group;
 use super::super::{FENCED_TWICE_WITHIN, KafkaError, Progress};
-use super::cluster::{Cluster, GroupMember, MemberEvent, StageProducer};
-use super::output::OutgoingRecord;
+use super::cluster::{Cluster, GroupMember, MemberEvent};
 use super::overflows::Overflows;
 use super::owned_partition::OwnedPartition;
 use super::record_batcher::AGE_MAX;
+use super::stage_producer::{OutgoingRecord, StageProducer};
 
 mod assign;
 mod save;

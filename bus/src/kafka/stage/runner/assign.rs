@@ -7,9 +7,10 @@ use blkkin_wire::fragment::Incarnation;
 use blkkin_wire::stage::Stage;
 
 use super::super::super::KafkaError;
-use super::super::cluster::{Cluster, Committed, GroupMember, StageProducer};
+use super::super::cluster::{Cluster, Committed, GroupMember};
 use super::super::owned_partition::OwnedPartition;
 
+use super::super::stage_producer::StageProducer;
 use super::super::state_ref::StateRef;
 use super::{ACK_TIMEOUT, RETRY_PAUSE, Runner, SHUTDOWN_TIMEOUT};
 

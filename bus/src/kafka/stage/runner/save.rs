@@ -12,10 +12,10 @@ use blkkin_wire::v1;
 
 use super::super::super::dead_letters::DeadLetter;
 use super::super::super::{DEAD, KafkaError};
-use super::super::cluster::{Cluster, GroupMember, StageProducer};
-use super::super::output::OutgoingRecord;
+use super::super::cluster::{Cluster, GroupMember};
 use super::super::owned_partition::OwnedPartition;
 use super::super::record_batcher::OutputTopic;
+use super::super::stage_producer::{OutgoingRecord, StageProducer};
 use super::super::state_ref::StateRef;
 use super::super::state_store::{StateStore, WrittenState};
 use super::{ACK_TIMEOUT, Runner, RunnerConfig};
