@@ -38,6 +38,8 @@
 mod cluster;
 mod kafka_cluster;
 mod member;
+#[cfg(test)]
+mod model;
 mod output;
 mod overflows;
 mod owned_partition;
