@@ -31,7 +31,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Unknown: recorded, without a call and without a reason of the kernel.
+    /// Causes in the order of the table.
     pub const ALL: [Cause; 4] = [Cause::Call, Cause::Journal, Cause::Metadata, Cause::Unknown];
 
     fn of(trace: &Trace) -> Cause {
