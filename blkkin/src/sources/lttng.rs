@@ -137,6 +137,9 @@ fn read_mapping(file: &PathBuf) -> Result<Mapping, CliError> {
 fn session_error(error: LttngError) -> CliError {
     let remedy = match error {
         LttngError::Start { .. } => "install LTTng (Debian: lttng-tools), or omit --ust",
+        LttngError::Network(_) => {
+            "allow user namespaces (user.max_user_namespaces; in a unit RestrictNamespaces=user net), run as root, or omit --ust"
+        }
         _ => "check whether `lttng list` works for this user, or omit --ust",
     };
     CliError::cannot_trace("cannot receive events of daemons (--ust)", error, remedy)
@@ -199,6 +202,12 @@ fn notes(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String
         all.push(format!(
             "daemons: {} system calls have no parent because the daemon's events came too late",
             correlation_stats.calls_uncorrelated
+        ));
+    }
+    if stats.connections_refused > 0 {
+        all.push(format!(
+            "daemons: {} connections of other users to the relay were refused",
+            stats.connections_refused
         ));
     }
     if stats.restarts > 0 {
