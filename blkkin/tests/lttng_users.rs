@@ -17,6 +17,9 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
 
 use common::Run;
 use support::lttng_namespace::LttngNamespace;
@@ -139,4 +142,66 @@ fn an_unprivileged_user_receives_events_through_the_session_daemon_of_root() {
     let run = Run::from(command.output().unwrap());
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(reads(home.path()), REQUESTS, "{}", run.stderr);
+}
+
+fn compile(source: &str, output: &Path, libraries: &[&str]) {
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-Wall", "-Werror", "-I.", "-o"]).arg(output).arg(source).args(libraries);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lttng_users");
+    assert!(gcc.current_dir(folder).status().unwrap().success());
+}
+
+/// Programs of the other user: one names itself, one names the thread of a process of root that
+/// reads meanwhile. The other user also starts both as root of a user namespace of its own, as a
+/// container without root does.
+const FORGE: &str = r#"
+export LTTNG_UST_REGISTER_TIMEOUT=-1
+rootless="unshare --user --map-root-user"
+$OTHER $rootless true || rootless=
+$H/reads $H/disk $H/all & victim=$!
+$OTHER $H/spans honest 7001 $H/disk $H/begun1 $H/done &
+FORGED=$victim $OTHER $H/spans forger 7002 $H/disk $H/begun2 $H/done &
+$OTHER $rootless $H/spans honest 7003 $H/disk $H/begun3 $H/done &
+FORGED=$victim $OTHER $rootless $H/spans forger 7004 $H/disk $H/begun4 $H/done &
+for n in 1 2 3 4; do until [ -e $H/begun$n ]; do sleep 0.02; done; done
+touch $H/all; wait $victim
+touch $H/done; wait
+echo $victim > $H/victim; echo $rootless > $H/rootless
+"#;
+
+fn tag<'a>(span: &'a Value, key: &str) -> &'a str {
+    span["tags"][key].as_str().unwrap_or_default()
+}
+
+fn parent(span: &Value) -> Option<u64> {
+    span["parentId"].as_str().map(|id| u64::from_str_radix(id, 16).unwrap())
+}
+
+#[test]
+fn a_user_cannot_name_the_thread_of_another_user() {
+    needs!("lttng", "lttng-relayd", "nsenter", "gcc", "lttng-gen-tp", "setpriv", "unshare", "bash");
+    let home = home();
+    compile("spans.c", &home.path().join("spans"), &["-llttng-ust", "-ldl"]);
+    compile("reads.c", &home.path().join("reads"), &[]);
+    let run = run(home.path(), FORGE);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let written = |name: &str| fs::read_to_string(home.path().join(name)).unwrap().trim().to_owned();
+    let (victim, disk) = (written("victim"), home.path().join("disk").display().to_string());
+    let spans = spans(home.path());
+    let calls: Vec<_> = spans
+        .iter()
+        .filter(|span| span["name"] == "pread64" && tag(span, "file.path") == disk.as_str())
+        .collect();
+    let of_victim: Vec<_> = calls.iter().filter(|call| tag(call, "process.pid") == victim).collect();
+    let below =
+        [7001, 7002, 7003, 7004].map(|span| calls.iter().filter(|call| parent(call) == Some(span)).count());
+    println!("{} calls of root; below the spans {below:?}; {}", of_victim.len(), written("rootless"));
+    assert_eq!(of_victim.len(), 101, "{}", run.stderr);
+    assert!(of_victim.iter().all(|call| parent(call).is_none()), "{}", run.stderr);
+    assert_eq!(below, [10, 0, 10, 0], "a user names its own threads only: {}", run.stderr);
+    let of_service =
+        |name: &str| spans.iter().filter(|span| span["localEndpoint"]["serviceName"] == name).count();
+    assert_eq!((of_service("honest"), of_service("forger")), (2, 0), "{}", run.stderr);
+    let refused = "of their events were refused, because they named threads of other users";
+    assert!(run.stderr.contains(refused), "{}", run.stderr);
 }

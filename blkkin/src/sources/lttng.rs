@@ -182,8 +182,14 @@ fn notes(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String
     }
     if correlation_stats.spans_foreign_pidns > 0 {
         all.push(format!(
-            "daemons: {} spans of an unknown process in another pid namespace have no children",
+            "daemons: {} spans of an unknown process have no children",
             correlation_stats.spans_foreign_pidns
+        ));
+    }
+    if correlation_stats.updates_foreign_user > 0 {
+        all.push(format!(
+            "daemons: {} of their events were refused, because they named threads of other users",
+            correlation_stats.updates_foreign_user
         ));
     }
     if correlation_stats.spans_filtered > 0 {

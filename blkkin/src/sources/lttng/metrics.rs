@@ -59,6 +59,7 @@ impl LttngMetrics {
             ("late", counts.late),
             ("in the future", counts.future),
             ("after correlation", correlation_stats.updates_late),
+            ("other user's thread", correlation_stats.updates_foreign_user),
         ];
         vec![
             counter("daemon_spans", "Daemon spans received", correlation_stats.spans),
@@ -69,7 +70,7 @@ impl LttngMetrics {
             ),
             counter(
                 "daemon_spans_foreign_pidns",
-                "Daemon spans of an unknown process in another pid namespace",
+                "Daemon spans of an unknown process in another pid namespace, or of a user other than root",
                 correlation_stats.spans_foreign_pidns,
             ),
             counter(
