@@ -228,7 +228,7 @@ fn emitted_spans(batch: &EventBatch) -> Vec<(u64, u32)> {
 fn only_a_threads_own_user_and_root_can_name_it() {
     for (user, parent) in [(1000, Some(7)), (0, Some(7)), (1001, None), (u32::MAX, None)] {
         let (mut correlator, emitted) = correlated(&[(7, user)], vec![discovered(1), call(1, 1, (20, 30))]);
-        assert_eq!(parents(&[emitted.clone()]), [(1, parent)], "{user}");
+        assert_eq!(parents(std::slice::from_ref(&emitted)), [(1, parent)], "{user}");
         let is_foreign = parent.is_none();
         assert_eq!(emitted_spans(&emitted).is_empty(), is_foreign, "{user}");
         // The change of the thread's span, and the span.
@@ -243,7 +243,7 @@ fn claims_of_another_user_change_nothing_for_the_thread() {
     for claims in [[(7, 1000), (8, 1001)], [(8, 1001), (7, 1000)]] {
         let (_, emitted) = correlated(&claims, vec![discovered(1), call(1, 1, (20, 30))]);
         assert_eq!(
-            (parents(&[emitted.clone()]), emitted_spans(&emitted)),
+            (parents(std::slice::from_ref(&emitted)), emitted_spans(&emitted)),
             (vec![(1, Some(7))], vec![(7, 100)])
         );
     }
@@ -256,7 +256,7 @@ fn claim_of_an_unknown_thread_is_kept_apart() {
     let late = LayerEvent::Task(TaskEvent { time: MonotonicNs(15), ..task });
     let events = || vec![late.clone(), call(1, 1, (20, 30))];
     let (_, emitted) = correlated(&[(7, 1001)], events());
-    assert_eq!((parents(&[emitted.clone()]), emitted_spans(&emitted)), (vec![(1, None)], vec![]));
+    assert_eq!((parents(std::slice::from_ref(&emitted)), emitted_spans(&emitted)), (vec![(1, None)], vec![]));
     let (_, emitted) = correlated(&[(7, 1000)], events());
     assert_eq!(parents(&[emitted]), [(1, Some(7))]);
 }
@@ -284,7 +284,7 @@ fn reused_id_is_not_taken_for_the_previous_process() {
     };
     let events = [task, exited, next].map(LayerEvent::Task).into_iter().chain([call(1, 2, (20, 30))]);
     let (correlator, emitted) = correlated(&[(7, 1000)], events.collect());
-    assert_eq!((parents(&[emitted.clone()]), emitted_spans(&emitted)), (vec![(1, None)], vec![]));
+    assert_eq!((parents(std::slice::from_ref(&emitted)), emitted_spans(&emitted)), (vec![(1, None)], vec![]));
     assert_eq!(correlator.stats().updates_foreign_user, 2);
 }
 

