@@ -75,7 +75,7 @@ pub struct Process {
     pub pid_ns: u64,
     /// Process id in this namespace.
     pub pid: u32,
-    /// User who claims these ids; [`TRUSTED_USER`] for root and the kernel.
+    /// User that claims these ids; [`TRUSTED_USER`] for root and the kernel.
     pub user: u32,
 }
 
@@ -91,7 +91,7 @@ pub struct Thread {
     pub pid: u32,
     /// Thread id in this namespace.
     pub tid: u32,
-    /// User who claims these ids; [`TRUSTED_USER`] for root and the kernel.
+    /// User that claims these ids; [`TRUSTED_USER`] for root and the kernel.
     pub user: u32,
 }
 

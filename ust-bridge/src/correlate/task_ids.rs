@@ -106,7 +106,7 @@ impl HostIds {
         found.filter(|task| task.forked_at <= at)
     }
 
-    /// Finds out whether the user who claims a thread's ids may do so; a thread without a task is
+    /// Finds out whether the user that claims a thread's ids may do so; a thread without a task is
     /// judged by its process.
     pub(super) fn owner(&self, thread: Thread, at: MonotonicNs) -> Owner {
         let main = Thread { tid: thread.pid, ..thread };

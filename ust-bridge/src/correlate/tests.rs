@@ -261,7 +261,7 @@ fn claim_of_an_unknown_thread_is_kept_apart() {
     assert_eq!(parents(&[emitted]), [(1, Some(7))]);
 }
 
-/// No task was reported, so nobody knows whose process it is.
+/// No task was reported, so the owner of the process is unknown.
 #[test]
 fn span_of_an_unknown_process_has_a_process_id_only_from_root() {
     let (correlator, emitted) = correlated(&[(7, 1000), (8, 0)], vec![]);

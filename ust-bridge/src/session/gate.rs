@@ -136,7 +136,7 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream) {
     let _ = from.shutdown(Shutdown::Read);
 }
 
-/// Returns the user who owns the other end of a loopback connection.
+/// Returns the user that owns the other end of a loopback connection.
 fn peer_user(stream: &TcpStream) -> Option<u32> {
     let (SocketAddr::V4(peer), SocketAddr::V4(own)) = (stream.peer_addr().ok()?, stream.local_addr().ok()?)
     else {
