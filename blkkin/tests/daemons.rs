@@ -269,7 +269,7 @@ fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
     let shown = lttng_families(families(&get(address(&agent.output()), "/metrics")));
     assert_eq!(
         (shown.len(), &shown),
-        (8, &lttng_families(documented_families())),
+        (9, &lttng_families(documented_families())),
         "the table in docs/operating.md"
     );
     drop(daemon);

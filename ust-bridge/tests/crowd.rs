@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use blkkin_lttng_live::ctf::plan::Value;
 use blkkin_lttng_live::event_view::EventView;
-use blkkin_lttng_live::live::follow::{Follower, Step, Target};
+use blkkin_lttng_live::live::follow::{Follower, Step};
 use blkkin_lttng_live::live::reader::{ReaderStats, Settings};
 use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons;
 use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};
@@ -153,9 +153,8 @@ struct SessionReads {
     stuck: bool,
 }
 
-fn read_session(target: Target, inactivity_max: Duration, ended: &AtomicBool) -> SessionReads {
-    let (mut follower, mut reads, mut stuck) =
-        (Follower::new(target), HashMap::<u64, ProcessReads>::new(), false);
+fn read_session(mut follower: Follower, inactivity_max: Duration, ended: &AtomicBool) -> SessionReads {
+    let (mut reads, mut stuck) = (HashMap::<u64, ProcessReads>::new(), false);
     let mut count = |view: &EventView<'_>| {
         let context = view.stream().event_context.as_ref().expect("a context");
         let (index, _) = context.field("vpid").expect("a vpid field");
@@ -255,12 +254,11 @@ fn events_of_hundreds_of_programs_are_read_or_counted() {
     let (tool, config) = (lab.tool(), SessionConfig::default());
     let (_daemons, relay) = LttngDaemons::ensure(&tool, None, &lab.traces()).expect("the daemons start");
     let daemon = child_named(std::process::id(), "lttng-sessiond").expect("the process was started");
-    let address = relay.live_address();
     let (supervisor, _) = SessionSupervisor::create(tool, relay, config).expect("the session is created");
-    let target = Target { address, session: supervisor.name().to_owned(), settings: Settings::default() };
+    let follower = supervisor.follower(Settings::default());
     let (ended, inactivity_max) = (Arc::new(AtomicBool::new(false)), supervisor.config().inactivity_max());
     let reader_ended = Arc::clone(&ended);
-    let reader = std::thread::spawn(move || read_session(target, inactivity_max, &reader_ended));
+    let reader = std::thread::spawn(move || read_session(follower, inactivity_max, &reader_ended));
 
     // One program, so that all costs that do not depend on the number of programs are included.
     let mut programs = vec![Program::start(&lab, &program, 0, GROUPS_LONG)];

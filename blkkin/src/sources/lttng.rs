@@ -137,6 +137,9 @@ fn read_mapping(file: &PathBuf) -> Result<Mapping, CliError> {
 fn session_error(error: LttngError) -> CliError {
     let remedy = match error {
         LttngError::Start { .. } => "install LTTng (Debian: lttng-tools), or omit --ust",
+        LttngError::Network(_) => {
+            "allow user namespaces (user.max_user_namespaces; in a unit RestrictNamespaces=user net), run as root, or omit --ust"
+        }
         _ => "check whether `lttng list` works for this user, or omit --ust",
     };
     CliError::cannot_trace("cannot receive events of daemons (--ust)", error, remedy)
@@ -179,8 +182,14 @@ fn notes(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String
     }
     if correlation_stats.spans_foreign_pidns > 0 {
         all.push(format!(
-            "daemons: {} spans of an unknown process in another pid namespace have no children",
+            "daemons: {} spans of an unknown process have no children",
             correlation_stats.spans_foreign_pidns
+        ));
+    }
+    if correlation_stats.updates_foreign_user > 0 {
+        all.push(format!(
+            "daemons: {} of their events were refused, because they named threads of other users",
+            correlation_stats.updates_foreign_user
         ));
     }
     if correlation_stats.spans_filtered > 0 {
@@ -199,6 +208,12 @@ fn notes(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String
         all.push(format!(
             "daemons: {} system calls have no parent because the daemon's events came too late",
             correlation_stats.calls_uncorrelated
+        ));
+    }
+    if stats.connections_refused > 0 {
+        all.push(format!(
+            "daemons: {} connections of other users to the relay were refused",
+            stats.connections_refused
         ));
     }
     if stats.restarts > 0 {
