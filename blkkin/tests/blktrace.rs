@@ -31,7 +31,8 @@ use blkkin_wire::event::RequestEvent;
 use support::blktrace::{Actions, BlockTrace};
 use support::disk::Disk;
 use support::gated_process::GatedProcess;
-use support::recording::{Recording, until_complete};
+use support::missed_ends::until_complete;
+use support::recording::Recording;
 use support::tools::kernel;
 use support::{needs, needs_guest, or_skip};
 
