@@ -81,7 +81,7 @@ fn writes_to_a_file_by_four_jobs() {
     on_a_file("randwrite", 4);
 }
 
-/// fio's readings enclose the call, so its mean is the larger one. Three runs beside a load average
+/// fio's readings enclose the call, so its mean is the larger one. Three runs at a load average
 /// of 17 to 50 on two CPUs differed by 1.5 to 2.1 %; preemption between a reading and the call adds
 /// to that.
 #[test]

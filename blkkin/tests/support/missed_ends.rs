@@ -16,7 +16,7 @@
 //! that CPU. It counts these (docs/limits.md, "A program that the kernel skips").
 //!
 //! *Rejected*: a share of missed ends that is allowed where ftrace cannot be used. Nothing but the
-//! kernel's own counts can tell a hidden completion from a fault of the tracer.
+//! kernel's own counts can distinguish a hidden completion from a fault of the tracer.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -29,7 +29,7 @@ use super::hidden_tasks::HiddenTasks;
 use super::recording::Recording;
 
 /// Limit of runs. If half of the runs miss an end, ten in a row have a probability of one in a
-/// thousand. Of 25 runs beside a load average of 17 to 50 on two CPUs none was repeated.
+/// thousand. Of 25 runs at a load average of 17 to 50 on two CPUs none was repeated.
 pub(crate) const RUNS_MAX: usize = 10;
 /// ftrace's buffer of each CPU for one run: some 50,000 completions.
 const FTRACE_KIB: &str = "8192";
