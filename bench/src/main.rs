@@ -164,6 +164,37 @@ mod tests {
         }
     }
 
+    /// Pages of modified checkouts, from before such results were refused. None may be added.
+    const MODIFIED: [(&str, &str); 8] = [
+        ("contexts", "c187588"),
+        ("daemon", "46d38be"),
+        ("iops", "fbd3751"),
+        ("loss", "d6d1d40"),
+        ("memory", "d6d1d40"),
+        ("nbd", "46d38be"),
+        ("start", "d6d1d40"),
+        ("wire", "d6d1d40"),
+    ];
+
+    #[test]
+    fn every_page_names_its_commit_as_the_summary_does() {
+        let summary = page("performance.md");
+        for (name, _) in BENCHES {
+            let text = page(&format!("performance/{name}.md"));
+            // The last line has the machine, the commit and the date.
+            let machine = text.rsplit("; blkkin ").next().unwrap();
+            let commit = machine.split(',').next().unwrap();
+            assert!(!commit.is_empty() && commit.len() < 20, "{name}: {machine}");
+            let (commit, checkout) = match commit.strip_suffix("-dirty") {
+                Some(commit) => (commit, "modified"),
+                None => (commit, "clean"),
+            };
+            assert!(checkout == "clean" || MODIFIED.contains(&(name, commit)), "{name}: {commit}");
+            let row = format!("| [{name}](performance/{name}.md) | {commit} | {checkout} |");
+            assert!(summary.contains(&row), "{row}");
+        }
+    }
+
     /// A row of the summary is `| what | figures, separated by ";" | goal | [page](path) |`.
     #[test]
     fn figures_of_the_summary_are_in_the_generated_pages() {
