@@ -60,7 +60,7 @@ fn closed_connections_make_room() {
     assert_eq!((nbd.requests, nbd.replies, nbd.untracked, nbd.unanswered), (all, all, 0, 0), "{nbd:#?}");
 }
 
-/// Traces a process that has so many connections open at once, in so many rounds.
+/// Traces a process that has `open` connections open at once, in each of `rounds` rounds.
 fn record_connections(open: u64, rounds: u64) -> NbdStats {
     let config = TracerConfig { nbd: true, ..TracerConfig::default() };
     let mut process = GatedProcess::new(move || {

@@ -105,19 +105,17 @@ impl Reader {
         Reader { process, writer: Some(writer), folder }
     }
 
-    /// Waits until the program is inside a read: `syscall` then begins with its number.
+    /// Waits until the program is inside a call on the FIFO: `syscall` then has its descriptor as the
+    /// first argument (read) or the second (sendfile, as busybox calls it).
     fn wait_until_inside_the_read(&self) {
-        let syscall = format!("/proc/{}/syscall", self.process.pid().0);
+        let process = format!("/proc/{}", self.process.pid().0);
         let fifo = fifo_of(self.folder.path());
-        let reads = |text: String| {
-            let mut words = text.split_whitespace();
-            let number = words.next().and_then(|word| word.parse().ok());
-            let fd =
-                words.next().and_then(|word| u32::from_str_radix(word.trim_start_matches("0x"), 16).ok());
-            let opened = fd.map(|fd| fs::read_link(format!("/proc/{}/fd/{fd}", self.process.pid().0)));
-            number == Some(libc::SYS_read) && matches!(opened, Some(Ok(path)) if path == fifo)
+        let is_fifo = |argument: &str| {
+            let fd = u32::from_str_radix(argument.trim_start_matches("0x"), 16);
+            fd.is_ok_and(|fd| fs::read_link(format!("{process}/fd/{fd}")).is_ok_and(|path| path == fifo))
         };
-        while !fs::read_to_string(&syscall).is_ok_and(reads) {
+        let reads = |text: String| text.split_whitespace().skip(1).take(2).any(is_fifo);
+        while !fs::read_to_string(format!("{process}/syscall")).is_ok_and(reads) {
             std::thread::yield_now();
         }
     }

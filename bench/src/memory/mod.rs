@@ -3,7 +3,7 @@
 //!
 //! *Open requests*: the join receives bios and requests of system calls that have not ended, 1×,
 //! 10×, 100× and more of them, and the allocator reports the bytes in use. *In the kernel*: maps
-//! have a fixed size from the start; a task that is traced has state besides ([`threads`]). [`crate::loss`] has the resident memory of `blkkin run`, by
+//! have a fixed size from the start; a traced task has state in addition ([`threads`]). [`crate::loss`] has the resident memory of `blkkin run`, by
 //! rate.
 
 mod threads;
@@ -30,10 +30,10 @@ const MIB: f64 = (1 << 20) as f64;
 /// Runs the benchmark.
 pub(crate) fn run(_: &Setting) -> Result<BenchReport> {
     let open: Vec<(u64, u64)> = OPEN.into_iter().map(|requests| (requests, join_memory(requests))).collect();
-    let nobody = Filter { comms: vec!["nobody".to_owned()], ..Filter::default() };
+    let none = Filter { comms: vec!["no-such-name".to_owned()], ..Filter::default() };
     let threads = [
         ("a thread that is traced, in the kernel", threads::measure(Filter::default())?),
-        ("a thread that a filter excludes, in the kernel", threads::measure(nobody)?),
+        ("a thread that a filter excludes, in the kernel", threads::measure(none)?),
     ];
     Ok(build_report(&open, in_kernel()?, &threads))
 }

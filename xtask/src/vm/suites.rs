@@ -82,7 +82,6 @@ pub(super) const FURTHER: &[Suite] = &[
     suite("context", "", Disk::Loop),
     suite("fio", "the_report", Disk::Virtio),
     suite("conservation", "", Disk::Loop),
-    suite("task_memory", "filter_excludes", Disk::Loop),
     suite("nbd_connections", "", Disk::Loop),
     suite("kernels", "tracepoints", Disk::Null),
     suite("device", "", Disk::Null),
