@@ -130,7 +130,7 @@ mod tests {
             let z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             // 22 bits of 4 KiB pages: 16 GiB of direct mapping.
-            0xffff_8880_0000_0000 | (z >> 42) * PAGE
+            0xffff_8880_0000_0000 | ((z >> 42) * PAGE)
         };
         let mut used: HashMap<u32, usize> = HashMap::new();
         let each = PAGE / bytes;
