@@ -18,6 +18,7 @@ use std::io;
 
 use blkkin_aggregator::stage::link::LinkStats;
 use blkkin_bus::{CAPACITY_DEFAULT, Publisher, channel};
+use blkkin_tracer::enrich::nbd::NbdStats;
 use blkkin_tracer::{TraceScope, TraceSummary};
 use blkkin_wire::batch::EventBatch;
 
@@ -46,6 +47,8 @@ pub(crate) struct SourcesOutcome {
     pub(crate) notes: Vec<String>,
     /// Statistics of USDT events, with `--probes`.
     pub(crate) usdt: Option<UsdtSourceStats>,
+    /// NBD messages that are known to be missing, with `--nbd`.
+    pub(crate) nbd_lost: u64,
 }
 
 impl EventSources {
@@ -102,6 +105,6 @@ impl RunningSources {
         }
         let nbd = trace.and_then(|trace| trace.nbd.as_ref());
         notes.extend(nbd.into_iter().flat_map(|nbd| nbd::notes(nbd, links)));
-        Ok(SourcesOutcome { notes, usdt: stats })
+        Ok(SourcesOutcome { notes, usdt: stats, nbd_lost: nbd.map_or(0, NbdStats::lost) })
     }
 }

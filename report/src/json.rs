@@ -241,6 +241,10 @@ fn losses(losses: &Losses) -> Value {
         "malformed": losses.malformed,
         "walk_overflow": losses.walk_overflow,
         "flush_overflow": losses.flush_overflow,
+        "compat": losses.compat,
+        "paths_failed": losses.paths_failed,
+        "nbd_messages": losses.nbd_messages,
+        "usdt_events": losses.usdt_events,
         "batches_missed": losses.batches_missed,
         "orphaned": losses.orphaned,
         "spans_dropped": losses.spans_dropped,
@@ -248,9 +252,7 @@ fn losses(losses: &Losses) -> Value {
             "incomplete": losses.incomplete,
             "truncated": losses.truncated,
             "in_flight": losses.in_flight,
-            "compat": losses.compat,
             "filtered": losses.filtered,
-            "paths_failed": losses.paths_failed,
         },
     })
 }

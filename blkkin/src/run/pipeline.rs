@@ -84,6 +84,8 @@ pub(crate) struct RunOutcome {
     pub(crate) deliveries: Vec<DeliveryReport>,
     /// Summary lines of LTTng, USDT and NBD sources.
     pub(crate) source_notes: Vec<String>,
+    /// NBD messages that are known to be missing, with `--nbd`.
+    pub(crate) nbd_lost: u64,
     /// Statistics of USDT events, with `--probes`.
     pub(crate) usdt_stats: Option<UsdtSourceStats>,
 }
@@ -142,7 +144,7 @@ impl Pipeline {
     pub(crate) fn collect(mut self) -> Result<RunOutcome, CliError> {
         let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
         let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
-        let SourcesOutcome { notes, usdt } =
+        let SourcesOutcome { notes, usdt, nbd_lost } =
             self.sources.collect(trace.as_ref().ok(), joined.link_stats.as_ref())?;
         joined.report.set_disk_counts(self.disk_counts.stop());
         let tracer = match trace {
@@ -155,6 +157,7 @@ impl Pipeline {
         Ok(RunOutcome {
             source_notes: notes,
             usdt_stats: usdt,
+            nbd_lost,
             report: joined.report,
             tracer,
             join: joined.stats,

@@ -31,6 +31,7 @@ pub(crate) mod recording;
 pub(crate) mod service;
 pub(crate) mod sg;
 pub(crate) mod single_process;
+pub(crate) mod task_storage;
 pub(crate) mod terminal;
 pub(crate) mod tools;
 pub(crate) mod ublk;

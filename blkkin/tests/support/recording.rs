@@ -10,6 +10,7 @@ use std::time::Duration;
 use blkkin_aggregator::join::{JoinConfig, JoinStats, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::{CAPACITY_DEFAULT, Next, channel};
+use blkkin_tracer::enrich::nbd::NbdStats;
 use blkkin_tracer::{AttachKind, StopSignal, TraceSummary, Tracer, TracerConfig, TracerError};
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::event::{
@@ -39,6 +40,7 @@ pub(crate) struct Recording {
     pub(crate) stats: SourceStats,
     pub(crate) join: JoinStats,
     pub(crate) final_state: FinalState,
+    pub(crate) nbd: Option<NbdStats>,
 }
 
 /// Traces these processes until all of them have ended.
@@ -154,9 +156,9 @@ impl Recorder {
     /// Detaches and collects the rest.
     pub(crate) fn finish(self) -> Recording {
         self.stop.stop();
-        let TraceSummary { stats, final_state, nbd: _, usdt: _ } = self.drain.join().unwrap();
+        let TraceSummary { stats, final_state, nbd, usdt: _ } = self.drain.join().unwrap();
         let (events, traces, join) = self.collect.join().unwrap();
-        Recording { events, traces, stats, join, final_state }
+        Recording { events, traces, stats, join, final_state, nbd }
     }
 }
 
