@@ -178,13 +178,16 @@ pub struct Joiner {
     /// The most recently active source is last. Most joiners have one source, so this is a list.
     #[allow(clippy::vec_box, reason = "a source moves to the end with each of its batches")]
     streams: Vec<Box<Stream>>,
+    /// The source that made room for the last batch's.
+    #[serde(skip)]
+    evicted: Option<Source>,
     stats: JoinStats,
 }
 
 impl Joiner {
     /// Creates a joiner without any state.
     pub fn new(config: JoinConfig) -> Self {
-        Joiner { config, streams: Vec::new(), stats: JoinStats::default() }
+        Joiner { config, streams: Vec::new(), evicted: None, stats: JoinStats::default() }
     }
 
     /// Drops state that is rebuilt before it is used. Call it before a snapshot.
@@ -269,9 +272,9 @@ impl Joiner {
         self.streams.len()
     }
 
-    /// Returns whether the source is known.
-    pub fn follows(&self, source: &Source) -> bool {
-        self.streams.iter().any(|stream| stream.source() == source)
+    /// Takes the source that was forgotten to make room for the last batch's.
+    pub fn take_evicted(&mut self) -> Option<Source> {
+        self.evicted.take()
     }
 
     /// Returns the counters.
@@ -304,6 +307,7 @@ impl Joiner {
         }
         self.stats.sources_evicted += 1;
         let mut oldest = self.streams.remove(0);
+        self.evicted = Some(*oldest.source());
         oldest.finish(&mut StatsSink { out, stats: &mut self.stats });
     }
 }

@@ -191,10 +191,8 @@ impl JoinStage {
         let mut writer = FragmentWriter { numbers, links, stats: &mut self.stats, on_trace, out };
         let applied = self.joiner.apply(batch, &mut writer);
         self.notice(source, watermark, applied);
-        // Rare: the joiner closed a source because it had too many.
-        if self.source_timeouts.len() > self.joiner.sources() {
-            let joiner = &self.joiner;
-            self.source_timeouts.retain(|source| joiner.follows(source));
+        if let Some(evicted) = self.joiner.take_evicted() {
+            self.source_timeouts.remove(&evicted);
         }
     }
 

@@ -108,14 +108,9 @@ impl SourceTimeouts {
         claims.min()
     }
 
-    /// Retains the sources for which `followed` returns true.
-    pub(super) fn retain(&mut self, followed: impl Fn(&Source) -> bool) {
-        self.sources.retain(|source, _| followed(source));
-    }
-
-    /// Returns the number of sources.
-    pub(super) fn len(&self) -> usize {
-        self.sources.len()
+    /// Forgets a source.
+    pub(super) fn remove(&mut self, source: &Source) {
+        self.sources.remove(source);
     }
 }
 
