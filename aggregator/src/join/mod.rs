@@ -159,14 +159,14 @@ use stream::{Arrival, Stream};
 /// recently active source is finished and forgotten, which is counted.
 const SOURCES_MAX: usize = 4_096;
 
-/// What became of a batch.
+/// Outcome of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// Joined with the earlier ones of its source.
     Joined,
     /// Dropped: its number had arrived.
     Repeated,
-    /// Joined by itself: two agents send as its source.
+    /// Joined alone: two agents send as its source.
     Contested,
 }
 
@@ -235,7 +235,7 @@ impl Joiner {
         stream.finish(&mut sink);
     }
 
-    /// Joins each further batch of `source` by itself: two agents send as this source.
+    /// Joins each further batch of `source` alone: two agents send as this source.
     pub fn contest(&mut self, source: &Source) {
         self.streams
             .iter_mut()

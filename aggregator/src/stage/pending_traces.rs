@@ -20,13 +20,13 @@ use blkkin_wire::stage::LogTime;
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
-/// Memory of a waiting trace besides its encoded fragments: its node in the tree, its place in the
+/// Memory of a waiting trace in addition to its encoded fragments: its node in the tree, its place in the
 /// order and the list of its fragments.
 const TRACE_BYTES: usize = 224;
-/// Memory of a fragment besides its encoding: its vector and the allocator's header.
+/// Memory of a fragment in addition to its encoding: its vector and the allocator's header.
 const FRAGMENT_BYTES: usize = 48;
 
-/// What a trace waits for.
+/// Event for which a trace waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Awaited {
     /// The fragment with the root.

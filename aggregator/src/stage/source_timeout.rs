@@ -32,10 +32,10 @@ struct LastRecord {
     repeats: AgentLiveness,
 }
 
-/// What two agents that send at the same time have in common.
+/// Ids that two agents have in common while both send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeClaim {
-    /// Everything: a machine was cloned while its agent ran.
+    /// Ids of machine, boot and start: a machine was cloned while its agent ran.
     SameStart,
     /// Machine id and boot id: a machine was cloned while it ran, or it has two agents.
     SameBoot,

@@ -10,7 +10,7 @@
 //!
 //! *Rejected*: to attribute batches by their content, such as counters that only grow. It would be
 //! a guess. *Rejected*: to drop all batches. Events in one batch are of one agent, so each batch is
-//! joined by itself ([`super::super::Joiner`]).
+//! joined alone ([`super::super::Joiner`]).
 
 use std::collections::VecDeque;
 
@@ -24,14 +24,15 @@ const RECENT_MAX: usize = 64;
 /// Relation of a batch to the earlier ones of its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::join) enum Arrival {
-    /// The next one, after this number of missing ones.
+    /// Next batch, after this number of missing ones.
     Next(u64),
+    /// Number and content are those of an earlier one.
     Repeated,
-    /// One of two agents that send as this source.
+    /// Batch of one of two agents that send as this source.
     Contested,
 }
 
-/// What is known of a source's batches.
+/// Numbers and contents of a source's batches.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Continuity {
     next: Option<u64>,

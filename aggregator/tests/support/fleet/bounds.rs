@@ -39,15 +39,13 @@ pub(crate) struct Bound {
 
 /// Tries all bounds, each in a stage of its own.
 pub(crate) fn try_all() -> Vec<Bound> {
-    let mut bounds = vec![sources(), open_traces(), window(), names()];
-    bounds.extend(try_quick());
-    bounds
+    vec![sources(), open_traces(), window(), names(), origins(), endpoints(), waiting_traces(PARTITIONS)]
 }
 
-/// Tries those that take less than a second without optimisation. The others have unit tests with
-/// smaller limits (`aggregator/src/join/tests/bounds.rs`, `aggregator/src/join/names.rs`).
+/// Tries those that take seconds without optimisation. The others have unit tests with smaller
+/// limits (`aggregator/src/join/tests/bounds.rs`, `aggregator/src/join/names.rs`).
 pub(crate) fn try_quick() -> Vec<Bound> {
-    vec![origins(), endpoints(), waiting_traces()]
+    vec![origins(), waiting_traces(16 * PARTITIONS)]
 }
 
 struct Discard;
@@ -169,10 +167,10 @@ fn endpoints() -> Bound {
 }
 
 /// Server traces while the link stage is down. The bound is in bytes: 512 MiB among all partitions.
-fn waiting_traces() -> Bound {
-    let max = (512 << 20) / u64::from(PARTITIONS);
+fn waiting_traces(partitions: u32) -> Bound {
+    let max = (512 << 20) / u64::from(partitions);
     let server = super::server_fragment();
-    let config = AssembleStageConfig::new(PARTITIONS, SamplingRules::default());
+    let config = AssembleStageConfig::new(partitions, SamplingRules::default());
     let encoded = fragments(1, 0, vec![server.clone()]).len() as u64;
     let count = 2 * max / encoded;
     let trace = |n: u64| {

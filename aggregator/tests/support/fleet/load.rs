@@ -1,6 +1,6 @@
 //! The events of a fleet: each node calls, and each fourth call reads from the next node.
 //!
-//! *In*: node and second. *Out*: the node's batch of that second, and what became of each span.
+//! *In*: node and second. *Out*: the node's batch of that second, and whether a span is in the right trace.
 //! *Invariant*: a function of its arguments. A span id is an odd multiple of the span's number, so
 //! a span that comes out leads back to the call that it belongs to.
 

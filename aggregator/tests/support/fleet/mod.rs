@@ -260,7 +260,7 @@ impl Fleet {
     }
 }
 
-fn memory_of<S: Stage>(all: &mut Vec<Owned<S>>) -> u64 {
+fn memory_of<S: Stage>(all: &mut [Owned<S>]) -> u64 {
     for owned in all.iter_mut() {
         owned.save();
     }
