@@ -114,7 +114,7 @@ fn assert_complete(batches: &[EventBatch], disk: &Disk, kernel_counts: Statistic
         assert_eq!(sectors, kernel_counts.sectors);
     }
     let (mut joiner, mut traces) = (Joiner::new(JoinConfig::default()), Vec::<Trace>::new());
-    for batch in &batches {
+    for batch in batches {
         joiner.apply(batch.clone(), &mut traces);
     }
     joiner.finish(&mut traces);
