@@ -23,6 +23,7 @@ mod contexts;
 mod daemon;
 mod disk;
 mod fio;
+mod fleet;
 mod frame;
 mod harness;
 mod iops;
@@ -37,6 +38,8 @@ mod peers;
 mod posts;
 mod process;
 mod proxy;
+#[path = "../../aggregator/tests/support/fleet/mod.rs"]
+mod simulation;
 mod stages;
 mod start;
 mod wire;
@@ -94,6 +97,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("iops", iops::run),
     ("peers", peers::run),
     ("matrix", matrix::run),
+    ("fleet", fleet::run),
 ];
 
 fn main() -> ExitCode {

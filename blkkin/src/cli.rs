@@ -296,6 +296,10 @@ pub(crate) struct AggregatorArgs {
     /// Time for which a server's trace waits for its client's, and the reverse
     #[arg(long, alias = "await-asker", value_name = "TIME", default_value = "10s", help_heading = "State")]
     pub(crate) await_client: String,
+    /// Time for which a server's trace waits while the link stage is down: as long as
+    /// blkkin.links retains its records
+    #[arg(long, value_name = "TIME", default_value = "168h", help_heading = "State")]
+    pub(crate) await_link: String,
     /// Minimum time between two snapshots of the state
     #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "State")]
     pub(crate) save_every: String,

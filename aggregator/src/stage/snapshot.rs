@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 /// Version of the format. Raise it when a type in a state changes.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 const MAGIC: [u8; 4] = *b"bkst";
 
