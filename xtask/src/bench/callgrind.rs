@@ -248,6 +248,8 @@ impl std::fmt::Display for MadeWith {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
 
     fn counts(of: &[(&str, f64)]) -> BTreeMap<String, f64> {
