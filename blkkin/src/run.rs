@@ -63,7 +63,7 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
     let config =
         TracerConfig { nbd: args.lttng.nbd, ..filter.tracer_config(TraceScope::Marked, &args.tracer)? };
     let config = usdt_probes.tracer_config(config);
-    let sinks = destination::open_all(&args.output.to)?;
+    let sinks = destination::open_all(&args.output.to, &args.output.servers)?;
     let output = Output::open(&args.output, Stream::Stderr)?;
     let mut tracer = Tracer::load(&config)?;
     for pid in &filter.tree {

@@ -49,7 +49,7 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let config = TracerConfig { nbd: args.lttng.nbd, ..filter.tracer_config(scope, &args.tracer)? };
     let config = usdt_probes.tracer_config(config);
-    let sinks = destination::open_all(&args.output.to)?;
+    let sinks = destination::open_all(&args.output.to, &args.output.servers)?;
     let output = Output::open(&args.output, Stream::Stdout)?;
     let mut tracer = Tracer::load(&config)?;
     context_trust::warn_if_limited(&config.contexts);

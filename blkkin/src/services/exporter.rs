@@ -68,10 +68,10 @@ pub(crate) fn exporter(args: &ExporterArgs) -> Result<ExitCode, CliError> {
     // Creating a client validates the settings; it does not connect.
     DeadLetters::new(&settings, "").map_err(replay::failed)?;
     // Destinations are opened before the wait for the cluster, so that their errors appear at once.
-    let otlp = destination::otlp_config(routes.iter().map(|route| &route.destination))?;
+    let config = destination::export_config(routes.iter().map(|route| &route.destination), &args.servers)?;
     let mut sinks = Vec::new();
     for route in &routes {
-        sinks.push(Sink::open(route, &settings, &otlp)?);
+        sinks.push(Sink::open(route, &settings, &config)?);
     }
     let systemd = Systemd::from_env();
     let cluster_wait = start_cluster_wait(&settings, &control)?;
