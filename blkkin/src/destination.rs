@@ -20,6 +20,7 @@ use blkkin_zipkin_export::{Destination, ExportConfig, ExportStats, Exporter, Otl
 use crate::cli::ServerArgs;
 pub(crate) use crate::destination::kafka::KafkaTransport;
 use crate::error::{CliError, Status};
+use crate::privileges;
 
 /// Time for a server to accept the queued spans after tracing ended. It accepts a full queue in
 /// seconds; an unreachable one must not delay the user for longer.
@@ -70,7 +71,8 @@ pub(crate) fn open_all(arguments: &[String], servers: &ServerArgs) -> Result<Vec
     let parsed = arguments.iter().map(|argument| parse(argument)).collect::<Result<Vec<_>, _>>()?;
     let config = export_config(&parsed, servers)?;
     let open = |(argument, destination): (&String, _)| open(argument, destination, config.clone());
-    arguments.iter().zip(parsed).map(open).collect()
+    // Their threads write files and connect.
+    privileges::with_only(privileges::FILES, || arguments.iter().zip(parsed).map(open).collect())
 }
 
 /// Builds the configuration of servers from options and, if one of the destinations is an OTLP

@@ -13,6 +13,7 @@ use crate::control::ControlReceiver;
 use crate::destination;
 use crate::error::{CliError, Status};
 use crate::filter::{TraceFilter, context_trust, trace_scope};
+use crate::privileges;
 use crate::run::output::{Output, Stream};
 use crate::run::pipeline::RunPlan;
 use crate::run::progress::{ProgressLine, TerminalOwner};
@@ -29,7 +30,8 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, CliError> {
     let control = ControlReceiver::open()?;
     let (tracer, plan, output) = prepare(args)?;
     let progress = ProgressLine::new(TerminalOwner::Blkkin, args.output.color);
-    let mut session = RunLoop::start(control, tracer, plan, progress, |signal| !signal.is_child())?;
+    let mut session =
+        RunLoop::start(control, tracer, plan, privileges::FILES, progress, |signal| !signal.is_child())?;
     wait_for_end(&mut session, duration);
     let ended = clock::now();
     let Some(mut outcome) = session.finish()? else { return Ok(Status::Interrupted.code()) };
