@@ -21,6 +21,7 @@ use blkkin_bus::{CAPACITY_DEFAULT, Publisher, channel};
 use blkkin_tracer::enrich::nbd::NbdStats;
 use blkkin_tracer::{TraceScope, TraceSummary};
 use blkkin_wire::batch::EventBatch;
+use rustix::thread::CapabilitySet;
 
 use crate::error::CliError;
 use lttng::{LttngMetrics, LttngSource, RunningLttng};
@@ -63,6 +64,11 @@ impl EventSources {
             usdt: usdt.map(|source| (source, UsdtMetrics::default())),
             scope,
         }
+    }
+
+    /// Returns the capabilities of the thread that owns an LTTng session; none without a session.
+    pub(crate) fn lttng_capabilities(&self) -> Option<CapabilitySet> {
+        self.lttng.as_ref().map(|(source, _)| source.kept())
     }
 
     /// Starts the sources upstream of `out`. Returns the publisher for the tracer.

@@ -38,6 +38,7 @@ use support::{KillOnDrop, needs, or_skip};
 const BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 4;
 const TIMEOUT: Duration = Duration::from_secs(60);
+const UNPRIVILEGED: u32 = 65534;
 
 /// Builds fio's command: `requests` random reads over each connection.
 fn fio(requests: u64) -> String {
@@ -231,10 +232,11 @@ fn recorded(folder: &Path) -> (HashMap<u64, i64>, Vec<(u64, u64)>) {
 /// none; one that has three in a row is too slow for the test, which then fails.
 const OVERLOADED_MAX: usize = 3;
 
-/// The agent creates a new session when another process destroys its own.
+/// The agent creates a new session when another process destroys its own. The session daemon that it
+/// then starts serves the programs of other users too, so it has the capabilities for that.
 #[test]
 fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
-    needs!("fio", "lttng", "lttng-relayd", "nsenter");
+    needs!("fio", "lttng", "lttng-relayd", "nsenter", "setpriv");
     let server = or_skip!(server());
     for _ in 0..OVERLOADED_MAX {
         let namespace = or_skip!(LttngNamespace::new());
@@ -251,13 +253,18 @@ fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
 fn read_and_recover(server: &Path, namespace: &LttngNamespace) -> Result<(), String> {
     let home = home();
     let path_of = |name: &str| home.path().join(name).display().to_string();
+    for path in [home.path().to_owned(), home.path().join("disk")] {
+        std::os::unix::fs::chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
+    }
+    fs::copy(server, home.path().join("server")).unwrap();
     let args = ["agent", "--ust", "--record", &path_of("recording"), "--syscall", "pread64"];
     let args = [&args[..], &["--metrics", "127.0.0.1:0"]].concat();
     let agent = Service::start_with(home.path(), "agent", &args, |command| namespace.enter(&command));
     agent.wait_for_output("tracing; events go to", TIMEOUT);
     let metric = |name: &str| value(&get(address(&agent.output()), "/metrics"), &format!("blkkin_{name}"));
     let log = fs::File::create(home.path().join("uri")).unwrap();
-    let mut command = namespace.command(server.to_str().unwrap());
+    let mut command = namespace.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--", &path_of("server")]);
     command.env("BLKKIN_UST_ROOTS", "0");
     let daemon = command.args([path_of("disk"), "--unix".to_owned(), path_of("socket")]).stdout(log);
     let daemon = KillOnDrop(daemon.spawn().unwrap());

@@ -270,6 +270,11 @@ impl Tracer {
         })
     }
 
+    /// Returns whether the tracer will look for contexts in the memory of other processes.
+    pub fn reads_contexts(&self) -> bool {
+        self.contexts.is_some()
+    }
+
     /// Returns the identity that batches carry.
     pub fn source(&self) -> Source {
         self.source

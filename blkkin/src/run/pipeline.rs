@@ -40,6 +40,7 @@ use crate::control::ExitNotifier;
 use crate::destination::{DeliveryReport, SpanSink};
 use crate::error::{CliError, panicked};
 use crate::filter::post_filter::PostFilter;
+use crate::privileges::DrainThread;
 use crate::sources::usdt::UsdtSourceStats;
 use crate::sources::{EventSources, RunningSources, SourcesOutcome};
 use disk_counts::DiskCounter;
@@ -105,6 +106,7 @@ impl Pipeline {
     /// Starts the threads.
     pub(crate) fn start(
         tracer: Tracer,
+        drain: DrainThread,
         mut plan: RunPlan,
         control: Sender<ControlEvent>,
     ) -> io::Result<Pipeline> {
@@ -120,7 +122,7 @@ impl Pipeline {
             join::join(subscription, plan, &watched, |status| ended.report_status(status))
         })?;
         let drain_stop = stop.clone();
-        let drain = Builder::new().name("drain".into()).spawn(move || tracer.run(publisher, drain_stop))?;
+        let drain = drain.run(move || tracer.run(publisher, drain_stop));
         Ok(Pipeline { stop, progress_snapshot, servers, drain, join, sources, disk_counts })
     }
 

@@ -34,6 +34,7 @@ use tracing::info;
 use crate::cli::{AggregatorArgs, StageChoice};
 use crate::control::ControlReceiver;
 use crate::error::{CliError, Status};
+use crate::privileges;
 use crate::service::{Endpoint, LagGauge, Port, Systemd, kafka, next_event};
 use config::AggregatorConfig;
 use metrics::AggregatorMetrics;
@@ -43,11 +44,13 @@ use pipeline::{RunningStages, Topics, kafka_failed, millis, start, start_cluster
 const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Runs until a signal.
 pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
+    let confinement = privileges::confine_service(Vec::new())?;
     let mut control = ControlReceiver::open()?;
     let settings = kafka::settings(&args.brokers, &args.set)?;
     let parsed = AggregatorConfig::parse(args)?;
     // Creating a client validates the settings; it does not connect.
     DeadLetters::new(&settings, "").map_err(kafka_failed)?;
+    info!("{confinement}");
     let systemd = Systemd::from_env();
     let stop = StopSignal::new();
     let topics = Topics::default();

@@ -33,9 +33,11 @@ use blkkin_ust_bridge::correlate::CorrelationStats;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::session::lttng_command::LttngError;
 use blkkin_wire::batch::EventBatch;
+use rustix::thread::CapabilitySet;
 
 use crate::cli::{LttngArgs, UsdtArgs};
 use crate::error::CliError;
+use crate::privileges::{self, ReservedThread};
 pub(crate) use metrics::LttngMetrics;
 pub(crate) use reader::LttngStats;
 use reader::{ReaderChannels, SessionReader};
@@ -53,10 +55,11 @@ pub(crate) fn daemon_span_source(ust: &LttngArgs, probes: &UsdtArgs) -> DaemonSp
     }
 }
 
-/// An open LTTng session.
+/// An open LTTng session, with the thread that owns it.
 pub(crate) struct LttngSource {
     session: LttngSession,
     mapping: Mapping,
+    thread: ReservedThread<LttngStats>,
 }
 
 /// A running LTTng source.
@@ -83,8 +86,15 @@ impl LttngSource {
         let folder = folder.map_err(|error| {
             CliError::cannot_trace("cannot create a folder for LTTng", error, "set TMPDIR=FOLDER")
         })?;
-        let session = LttngSession::open(events, folder).map_err(session_error)?;
-        Ok(Some(LttngSource { session, mapping }))
+        // The daemons end with the thread that starts them (PR_SET_PDEATHSIG), and have its rights.
+        let thread = ReservedThread::new("daemons", privileges::LTTNG, || ())?;
+        let session = thread.call(|| LttngSession::open(events, folder)).map_err(session_error)?;
+        Ok(Some(LttngSource { session, mapping, thread }))
+    }
+
+    /// Returns the capabilities of the thread that owns the session.
+    pub(crate) fn kept(&self) -> CapabilitySet {
+        self.thread.kept()
     }
 
     /// Starts to correlate `batches` with the session's events, into `out`.
@@ -98,7 +108,7 @@ impl LttngSource {
         let (updates, stats) = sync_channel(UPDATE_QUEUE_MAX);
         let (ended, exits) = channel();
         let stop = StopSignal::new();
-        let LttngSource { session, mapping } = self;
+        let LttngSource { session, mapping, thread } = self;
         let reader = SessionReader::new(
             session,
             mapping,
@@ -106,7 +116,7 @@ impl LttngSource {
             stop.clone(),
             metrics.clone(),
         );
-        let reader = Builder::new().name("daemons".into()).spawn(move || reader.run())?;
+        let reader = thread.run(move || reader.run());
         let metrics = metrics.clone();
         let correlation = Builder::new()
             .name("correlate".into())
