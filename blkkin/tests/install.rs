@@ -19,6 +19,10 @@ mod common;
 #[path = "support/hosts.rs"]
 mod hosts;
 mod support;
+#[path = "support/systemd.rs"]
+mod systemd;
+#[path = "installing/units.rs"]
+mod units;
 
 use std::collections::BTreeMap;
 use std::fs;

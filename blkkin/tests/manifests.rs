@@ -27,6 +27,8 @@ use support::{KillOnDrop, or_skip, skip};
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy");
 const CHECK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/manifests.py");
 const IMAGE: &str = concat!("blkkin:", env!("CARGO_PKG_VERSION"));
+/// Mounts of an agent: the node's id, its spool, and the file system for its counters.
+const AGENT_MOUNTS: [&str; 3] = ["/etc/machine-id", "/var/lib/blkkin-agent", "/run/bpf"];
 /// Capabilities of an agent, exactly.
 const CAPABILITIES: [&str; 5] = ["BPF", "PERFMON", "SYSLOG", "SYS_NICE", "SYS_PTRACE"];
 
@@ -214,7 +216,15 @@ fn assert_container(container: &Container, documents: &[Value]) {
     let is_agent = args[0] == "agent";
     assert_eq!((container.sees_processes, container.root), (is_agent, is_agent), "{container:?}");
     assert_eq!(container.capabilities, if is_agent { &CAPABILITIES[..] } else { &[] });
-    assert_eq!(container.mounts.iter().any(|mount| mount == "/etc/machine-id"), is_agent);
+    for mount in AGENT_MOUNTS {
+        assert_eq!(container.mounts.iter().any(|found| found == mount), is_agent, "{mount}: {container:?}");
+    }
+    if is_agent {
+        // Both are mounted, and `bpffs` is not below /sys.
+        let options = &files["/etc/blkkin/agent.toml"];
+        assert!(options.contains("spool = \"/var/lib/blkkin-agent/spool\""), "{options}");
+        assert!(options.contains("bpffs = \"/run/bpf\""), "{options}");
+    }
     // Probes use the port at which the service listens.
     let options = &files[&format!("/etc/blkkin/{}.toml", args[0])];
     assert_eq!(container.ports.len(), if from_compose { 0 } else { 1 }, "{container:?}");

@@ -1,23 +1,26 @@
 #!/bin/sh
-# Puts blkkin's services on hosts, over ssh or whatever reaches them, and says how each is. Run again it changes what has changed.
+# Installs blkkin's services on hosts, over ssh or another command, and prints the state of each. A second run changes only what has
+# changed.
 #
 #   configs/deploy/install.sh --config DIR [--agent "HOST …"] [--aggregator "HOST …"] [--exporter "HOST …"] [OPTION…]
 #   configs/deploy/install.sh --uninstall [--agent "HOST …"] [--aggregator "HOST …"] [--exporter "HOST …"]
 #
-#   --config DIR      DIR/agent.toml, DIR/aggregator.toml, DIR/exporter.toml; for one host alone DIR/HOST/agent.toml and so on;
-#                     DIR/credentials.toml, if there is one, is a second -c file that nobody but the service can read;
-#                     DIR/*.pem come to /etc/blkkin too
-#   --binary FILE     what `cargo xtask dist` makes [target/dist/blkkin]
-#   --at-a-time N     hosts that are worked at beside each other [16]
-#   --wait SECONDS    until a service is healthy [60]
-#   --no-systemd      no unit: started in the background, with a file of its process id in /run/blkkin and its words in
+#   --config DIR      DIR/agent.toml, DIR/aggregator.toml, DIR/exporter.toml: the services' options;
+#                     DIR/credentials.toml: a second -c file of each service, for passwords;
+#                     DIR/metrics-token, DIR/*.pem, DIR/*.key: tokens, certificates and keys;
+#                     DIR/*.toml, any other: mapping files. A file in DIR/HOST replaces that of DIR on this host.
+#                     All go to /etc/blkkin; credentials, tokens, certificates and keys with mode 0600.
+#   --binary FILE     static binary from `cargo xtask dist` [target/dist/blkkin]
+#   --at-a-time N     number of hosts that are installed in parallel [16]
+#   --wait SECONDS    longest wait until a service has started and is healthy [60]
+#   --no-systemd      no unit: the service runs in the background, with its process id in /run/blkkin and its log in
 #                     /var/log/blkkin
-#   --purge           with --uninstall: what services keep in /var/lib/blkkin too
+#   --purge           with --uninstall: also delete the agent's spool and the exporter's files in /var/lib
 #
 #   RUN="ssh root@{host}"   runs a command, the last word, as root on a host; {host} is its name
 #
 # On a host: /usr/local/bin/blkkin, /etc/blkkin, /etc/systemd/system/blkkin-SERVICE.service. Needed there: a POSIX sh with the
-# usual tools, sha256sum, and curl or wget (busybox has all of it). Exit status 0 if all services are healthy.
+# usual tools, sha256sum, and curl or wget (busybox has all of it). Exit status 0 if all services have started and are healthy.
 set -u
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -56,7 +59,12 @@ done
 [ -n "$agent$aggregator$exporter" ] || die "no hosts" "nothing says where a service goes" '--agent "HOST …"'
 if [ $uninstall = 0 ]; then
     [ -x "$binary" ] || die "no $binary" "the static binary is not there" "cargo xtask dist, or --binary FILE"
-    [ -d "$config" ] || die "no folder ${config:-of options}" "each service is told by a file what to do" "--config DIR"
+    [ -d "$config" ] || die "no folder ${config:-of options}" "each service reads its options from a file" "--config DIR"
+    # Every user of a host can read the options, but not credentials.toml.
+    for each in "$config"/*.toml "$config"/*/*.toml; do
+        [ -f "$each" ] && [ "${each##*/}" != credentials.toml ] && grep -q '^[^#]*password"\{0,1\} *=' "$each" || continue
+        die "a password in $each" "every user of a host can read this file" "move it to $config/credentials.toml"
+    done
 fi
 work=$(mktemp -d) || die "no folder for notes" "mktemp failed" "room in ${TMPDIR:-/tmp}"
 trap 'rm -rf "$work"' EXIT
@@ -97,15 +105,24 @@ health_address() {
     esac
 }
 
-# What runs on the host. $service, $systemd, $restart, $health, $patience are set before it.
+# The part that runs on the host. $service, $systemd, $restart, $health, $patience are set before it.
 there='
 pid_file=/run/blkkin/$service.pid log=/var/log/blkkin/$service.log unit=blkkin-$service
 pid() { [ -f "$pid_file" ] && cat "$pid_file"; }
-runs() {
-    if [ $systemd = 1 ]; then systemctl is-active -q $unit; return; fi
-    # A number may have become another process.
-    pid=$(pid) && [ -d "/proc/$pid" ] && tr "\0" " " <"/proc/$pid/cmdline" | grep -q "blkkin $service "
+# Prints runs, starts or ended.
+state() {
+    if [ $systemd = 1 ]; then
+        case $(systemctl is-active $unit) in
+            active | reloading) echo runs ;;
+            activating) echo starts ;;
+            *) echo ended ;;
+        esac
+        return
+    fi
+    # The number may be that of another process by now.
+    pid=$(pid) && [ -d "/proc/$pid" ] && tr "\0" " " <"/proc/$pid/cmdline" | grep -q "blkkin $service " && echo runs || echo ended
 }
+runs() { [ "$(state)" = runs ]; }
 stop() {
     if [ $systemd = 1 ]; then systemctl disable -q --now $unit 2>/dev/null; return; fi
     runs && kill -TERM "$(pid)" && left=30 && while runs && [ $left -gt 0 ]; do sleep 1; left=$((left - 1)); done
@@ -114,14 +131,23 @@ stop() {
 }
 start() {
     if [ $systemd = 1 ]; then
-        systemctl daemon-reload && systemctl enable -q $unit && systemctl restart $unit
+        # Without --no-block it would wait for readiness, and a service is not ready until the cluster answers. It is stopped
+        # first, so that the state is never that of the process before.
+        systemctl daemon-reload && systemctl enable -q $unit && systemctl stop $unit && systemctl start --no-block $unit
         return
     fi
     stop
-    mkdir -p /run/blkkin /var/log/blkkin /var/lib/blkkin
-    command=$(cat /etc/systemd/system/$unit.service /etc/systemd/system/$unit.service.d/*.conf 2>/dev/null |
-        sed -n "s/^ExecStart=\(..*\)/\1/p" | tail -n 1 | sed "s|%d|/etc/blkkin|g")
-    # In a session of its own, which nobody hangs up.
+    mkdir -p /run/blkkin /var/log/blkkin
+    value() {
+        cat /etc/systemd/system/$unit.service /etc/systemd/system/$unit.service.d/*.conf 2>/dev/null |
+            sed -n "s/^$1=\(..*\)/\1/p" | tail -n 1
+    }
+    command=$(value ExecStart) folder=$(value StateDirectory)
+    if [ -n "$folder" ]; then
+        mkdir -p -m 700 "/var/lib/$folder"
+        export STATE_DIRECTORY="/var/lib/$folder"
+    fi
+    # In a session of its own, so that no hang-up ends it.
     setsid $command >>"$log" 2>&1 </dev/null &
     echo $! >"$pid_file"
 }
@@ -135,32 +161,60 @@ line() {
     printf '%s|%s|%s|%s|%s|%s\n' "$@"
 }
 
-# common_on HOST: what all services of a host share; notes in $common what is new.
+# names HOST PATTERN...: the names of the files for this host that match.
+names() {
+    for pattern in "$@"; do
+        for each in "$config"/$pattern "$config/$1"/$pattern; do
+            [ ! -f "$each" ] || basename "$each"
+        done
+    done | sort -u
+}
+
+# secrets HOST: the names of the files that only root and the services may read.
+secrets() {
+    names "$1" credentials.toml metrics-token '*.pem' '*.key'
+}
+
+# mappings HOST: the names of the other files.
+mappings() {
+    names "$1" '*.toml' | grep -v -x -e agent.toml -e aggregator.toml -e exporter.toml -e credentials.toml
+}
+
+# common_on HOST: the files that all services of a host share; lists in $common those that changed.
 common_on() {
     changed=''
     put "$1" "$binary" 755 /usr/local/bin/blkkin || return 1
-    for each in "$config"/*.pem; do
-        [ ! -f "$each" ] || put "$1" "$each" 644 "/etc/blkkin/$(basename "$each")" || return 1
+    for name in $(secrets "$1"); do
+        put "$1" "$(file "$1" "$name")" 600 "/etc/blkkin/$name" || return 1
     done
-    credentials=$(file "$1" credentials.toml)
-    # Root's alone; the manager hands a service a copy that no other user can read.
-    [ ! -f "$credentials" ] || put "$1" "$credentials" 600 /etc/blkkin/credentials.toml || return 1
+    for name in $(mappings "$1"); do
+        put "$1" "$(file "$1" "$name")" 644 "/etc/blkkin/$name" || return 1
+    done
     common=$changed
 }
 
-# options_on HOST SERVICE: its own files.
+# drop_in HOST SERVICE: the unit's additions. systemd copies each secret to where only the service's user can read it, and mounts
+# the copy over the original.
+drop_in() {
+    echo '[Service]'
+    for name in $(secrets "$1"); do
+        echo "LoadCredential=$name:/etc/blkkin/$name"
+        echo "BindReadOnlyPaths=%d/$name:/etc/blkkin/$name"
+    done
+    [ ! -f "$(file "$1" credentials.toml)" ] || printf 'ExecStart=\nExecStart=%s\n' \
+        "/usr/local/bin/blkkin $2 -c /etc/blkkin/$2.toml -c /etc/blkkin/credentials.toml"
+}
+
+# options_on HOST SERVICE: the files of one service.
 options_on() {
     unit=/etc/systemd/system/blkkin-$2.service
     put "$1" "$options" 644 "/etc/blkkin/$2.toml" || return 1
     put "$1" "$here/../blkkin-$2.service" 644 "$unit" || return 1
-    [ -f "$credentials" ] || return 0
-    command="/usr/local/bin/blkkin $2 -c /etc/blkkin/$2.toml -c %d/credentials.toml"
-    printf '[Service]\nLoadCredential=credentials.toml:/etc/blkkin/credentials.toml\nExecStart=\nExecStart=%s\n' \
-        "$command" >"$work/$1-$2.conf"
-    put "$1" "$work/$1-$2.conf" 644 "$unit.d/credentials.conf"
+    drop_in "$1" "$2" >"$work/$1-$2.conf"
+    put "$1" "$work/$1-$2.conf" 644 "$unit.d/files.conf"
 }
 
-# service_on HOST SERVICE: installs, starts, waits; a line for the table.
+# service_on HOST SERVICE: installs, starts and waits; prints a row of the table.
 service_on() {
     host=$1 service=$2 changed=$common options=$(file "$1" "$2.toml")
     if [ ! -f "$options" ]; then
@@ -175,44 +229,52 @@ service_on() {
     restart=0
     [ -z "$changed" ] || restart=1
     printf '%s\n' "service=$service systemd=$systemd restart=$restart health='$health' patience=$patience" "$there" '
-        if [ $restart = 1 ] || ! runs; then start || true; fi
-        state=ended word="no answer"
-        while [ $patience -ge 0 ]; do
-            if runs; then state=runs; else state=ended; fi
-            if [ -z "$health" ]; then word="not asked"; [ $state = runs ] && break; fi
-            if said=$(ask 2>/dev/null); then word=$(echo "$said" | tr "\n" " "); break; fi
-            # A manager starts it again; nobody else does.
+        if [ $restart = 1 ] || [ "$(state)" = ended ]; then start || true; fi
+        word="no answer" until=$(($(date +%s) + patience))
+        while :; do
+            state=$(state)
+            if [ -z "$health" ]; then word="not asked"
+            elif said=$(ask 2>/dev/null); then word=$(echo "$said" | tr "\n" " "); fi
+            [ $state = runs ] && [ "$word" != "no answer" ] && break
+            # systemd starts it again; without systemd nothing does.
             [ $systemd = 1 ] || kill -0 "$(pid)" 2>/dev/null || break
-            sleep 1; patience=$((patience - 1))
+            [ "$(date +%s)" -lt $until ] || break
+            sleep 1
         done
         # Another process may have answered at that address.
-        runs || state=ended
+        state=$(state)
         printf "%s|%s|%s\n" "$(/usr/local/bin/blkkin --version)" $state "$word"
         [ $state = runs ] && [ "$word" != "no answer" ] && exit
         if [ $systemd = 1 ]; then journalctl -q -n 3 -o cat -u $unit; else tail -n 3 "$log"; fi >&2
         exit 1' >"$work/$host-$service.sh"
     said=$(on "$host" "sh -s" <"$work/$host-$service.sh" 2>"$work/$host-$service.err")
     status=$?
-    # What it said is three columns.
+    # It printed three columns.
     printf '%s|%s|%s|%s\n' "$host" "$service" "${said:--|-|cannot be reached}" "${changed:- nothing}"
     [ $status = 0 ] || sed "s/^/  $host $service: /" "$work/$host-$service.err" >&2
     return $status
 }
 
-# service_off HOST SERVICE: the other way round; what is the other services' stays.
+# service_off HOST SERVICE: removes one service; files that another one uses stay.
 service_off() {
     host=$1 service=$2
     printf '%s\n' "service=$2 systemd=$systemd purge=$purge" "$there" '
         stop
         rm -rf /etc/systemd/system/$unit.service /etc/systemd/system/$unit.service.d "/etc/blkkin/$service.toml" "$log"
         [ $systemd = 0 ] || systemctl daemon-reload
-        [ $purge = 0 ] || rm -rf /var/lib/blkkin
+        case $service in agent) state=/var/lib/blkkin-agent ;; exporter) state=/var/lib/blkkin ;; *) state= ;; esac
+        # A user of its own (DynamicUser=) has its files below private, and a link to them.
+        private=/var/lib/private/${state##*/}
+        [ -z "$state" ] || [ $purge = 0 ] || rm -rf "$state" "$private"
+        # Counters of agents that were killed.
+        [ $service != agent ] || [ $purge = 0 ] || rm -rf /sys/fs/bpf/blkkin
+        [ -z "$state" ] || [ ! -e "$state" ] || echo "$state is kept (--purge)"
         for other in agent aggregator exporter; do [ ! -f /etc/blkkin/$other.toml ] || exit 0; done
-        rm -f /usr/local/bin/blkkin /etc/blkkin/credentials.toml /etc/blkkin/*.pem
+        rm -f /usr/local/bin/blkkin /etc/blkkin/*.toml /etc/blkkin/*.pem /etc/blkkin/*.key /etc/blkkin/metrics-token
         rmdir /etc/blkkin /run/blkkin /var/log/blkkin 2>/dev/null
         exit 0' >"$work/$host-$service.sh"
-    if on "$host" "sh -s" <"$work/$host-$service.sh" >/dev/null 2>"$work/$host-$service.err"; then
-        line "$host" "$service" - gone - -
+    if said=$(on "$host" "sh -s" <"$work/$host-$service.sh" 2>"$work/$host-$service.err"); then
+        line "$host" "$service" - gone "${said:--}" -
     else
         line "$host" "$service" - - 'cannot be reached' -
         return 1

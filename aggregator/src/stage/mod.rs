@@ -94,6 +94,8 @@ pub mod metrics;
 pub mod snapshot;
 
 #[cfg(test)]
+mod golden_states;
+#[cfg(test)]
 mod remote_link_tests;
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,8 @@
 //!
 //! *In*: a stage between two records. *Out*: bytes, and the stage again.
 //!
-//! *Invariant*: bytes of another version are refused. The format is private to the aggregator. It
-//! changes with the types in the state, and [`VERSION`] with it.
+//! *Invariant*: bytes of a version that is not supported are refused. The format is private to the
+//! aggregator. It changes with the types in the state, and [`VERSION`] with it.
 //!
 //! *Rejected*: a self-describing format with optional fields. A state that is read with defaults
 //! would emit other fragments under the same numbers.
@@ -17,8 +17,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// Version of the format. Raise it when a type in a state changes.
+/// Version of the format. Raise it when a type in a state changes; `golden_states.rs` notices.
 pub const VERSION: u32 = 8;
+/// Oldest version that is restored. A release restores the states of the one before, so a raise of
+/// [`VERSION`] raises this only if no release had the older version.
+pub const OLDEST: u32 = 8;
 
 const MAGIC: [u8; 4] = *b"bkst";
 

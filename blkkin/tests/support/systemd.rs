@@ -1,12 +1,14 @@
 //! A private systemd: process 1 of new pid, mount, UTS and cgroup namespaces, on this machine's
 //! kernel and network.
 //!
-//! Its root is in memory except /usr, which is this machine's, mounted read-only. It has only the
-//! units that a test gives it. So everything that it does to a service is real: users,
-//! capabilities, system-call filters, watchdogs, stored descriptors. This machine's own systemd is
-//! neither visible nor touched.
+//! Its root is in memory, also /usr/local/bin, which is empty; the rest of /usr is this machine's,
+//! mounted read-only. It has only the units that a test gives it. So everything that it does to a
+//! service is real: users, capabilities, system-call filters, watchdogs, stored descriptors. This
+//! machine's own systemd is neither visible nor touched.
 //!
 //! It and everything that it has started end when it is dropped, and also when the test is killed.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::fs::{self, File};
 use std::io;
@@ -40,7 +42,8 @@ esac
 "#;
 
 /// Script that makes the root and executes systemd. /proc/sys is read-only while systemd starts,
-/// because systemd would raise limits of the whole machine.
+/// because systemd would raise limits of the whole machine. Mounts propagate within it, as on every
+/// machine: by that a service gets its credentials.
 const BOOT: &str = r#"
 set -e
 mount -t tmpfs root "$1/root"
@@ -48,6 +51,7 @@ cd "$1/root"
 mkdir -p dev etc old opt proc root run sys tmp usr var/cache var/lib var/log var/tmp
 mount --bind /usr usr
 mount -o remount,bind,ro usr
+mount -t tmpfs -o mode=755 bin usr/local/bin
 for at in bin sbin lib lib64; do ln -s "usr/$at" "$at"; done
 cp -r "$1/etc/." etc/
 cp /etc/ld.so.cache etc/
@@ -70,6 +74,7 @@ mount --bind "$1/opt" opt
 pivot_root . old
 cd /
 umount -l old
+mount --make-rshared /
 export container=blkkin SYSTEMD_UNIT_PATH=/etc/systemd/system PATH=/usr/sbin:/usr/bin
 exec /usr/lib/systemd/systemd --system --unit=blkkin-test.target --log-target=null --show-status=false
 "#;
@@ -147,6 +152,11 @@ impl Systemd {
         let mut command = tool("nsenter");
         command.args(["--target", &self.pid, "--mount", "--pid", "--uts", "--cgroup", "--"]).args(args);
         capture(&mut command)
+    }
+
+    /// Returns the command line by which install.sh runs a command in its namespaces.
+    pub(crate) fn runner(&self) -> String {
+        format!("nsenter --target {} --mount --pid --uts --cgroup -- sh -c", self.pid)
     }
 
     /// Runs `systemctl`.

@@ -22,6 +22,7 @@ use super::stage_producer::{OutgoingRecord, StageProducer};
 
 mod assign;
 mod save;
+mod shutdown;
 
 use assign::AssignError;
 use save::send_ready;
@@ -160,8 +161,7 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
             self.share_overflows(now);
             self.output.failed()?;
         }
-        let all = self.owned.keys().copied().collect::<Vec<_>>();
-        let saved = self.save(&all, SHUTDOWN_TIMEOUT)?;
+        let saved = self.save_at_shutdown()?;
         let Runner { owned, output, oversize, expired, .. } = self;
         let expired = expired + owned.values().map(|owned| owned.expired).sum::<u64>();
         let stages = owned.into_iter().map(|(partition, owned)| (partition, owned.stage)).collect();

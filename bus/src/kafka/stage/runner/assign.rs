@@ -183,8 +183,8 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
                 self.config.input
             ),
             why: why.to_owned(),
-            remedy: "use the release that saved it, or start with an empty state from that offset, without open traces \
-                and names: --forget"
+            remedy: "start the release that saved it, or the next one: no record is lost meanwhile. --forget would start \
+                with an empty state from that offset, without open traces and names"
                 .to_owned(),
         }
     }
