@@ -49,9 +49,9 @@ pub(crate) const FILES: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 /// Of forwarding signals to CMD, which may run as another user.
 pub(crate) const SIGNALS: CapabilitySet = CapabilitySet::KILL;
 
-/// What a tracing process does after its programs are attached.
+/// Needs of a tracing process after its programs are attached.
 pub(crate) struct TracingNeeds {
-    /// It scans processes for contexts.
+    /// Whether it scans processes for contexts.
     pub(crate) contexts: bool,
     /// Capabilities of the thread that owns an LTTng session, if there is one.
     pub(crate) lttng: Option<CapabilitySet>,
@@ -62,7 +62,7 @@ pub(crate) struct TracingNeeds {
 /// The thread that reads the rings, and finds contexts in threads of its own.
 pub(crate) type DrainThread = ReservedThread<Result<TraceSummary, TracerError>>;
 
-/// What is left, for the log.
+/// Remaining rights, for the log.
 pub(crate) struct Confinement {
     kept: CapabilitySet,
     filter: Result<usize, String>,

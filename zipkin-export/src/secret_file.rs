@@ -2,7 +2,7 @@
 //!
 //! *Invariant*: a file that every user can read is refused, as ssh(1) refuses such a key. Its group
 //! may read it: a service often runs as a member of one. The mode is that of the opened file, so
-//! nobody can replace the file after the check.
+//! another user cannot replace the file after the check.
 
 use std::fs::File;
 use std::io::Read;

@@ -71,20 +71,25 @@ impl TlsMaterial {
 
 /// Returns a remedy for a failed connection to this server, if TLS can be the reason.
 pub(crate) fn remedy(url: &ServerUrl, why: &str) -> Option<&'static str> {
-    let says = |texts: &[&str]| url.is_tls() && texts.iter().any(|text| why.contains(text));
+    let mentions = |texts: &[&str]| url.is_tls() && texts.iter().any(|text| why.contains(text));
     // Texts of rustls: InvalidCertificate, and AlertReceived with alerts of RFC 8446.
-    if says(&["invalid peer certificate"]) {
+    if mentions(&["invalid peer certificate"]) {
         return Some(
             "set OTEL_EXPORTER_OTLP_CERTIFICATE or --tls-ca to the PEM file of its certificate authority",
         );
     }
-    if says(&["CertificateRequired", "BadCertificate", "UnknownCA", "CertificateUnknown", "HandshakeFailure"])
-    {
+    if mentions(&[
+        "CertificateRequired",
+        "BadCertificate",
+        "UnknownCA",
+        "CertificateUnknown",
+        "HandshakeFailure",
+    ]) {
         return Some("set --tls-certificate and --tls-key to a client certificate that it accepts");
     }
     // With TLS 1.3 a server refuses a client certificate after the handshake. The alert is lost if
     // the request is still being sent.
-    says(&["Broken pipe", "Connection reset", "connection closed", "Peer disconnected"]).then_some(
+    mentions(&["Broken pipe", "Connection reset", "connection closed", "Peer disconnected"]).then_some(
         "check that it runs; if it requires a client certificate, set --tls-certificate and --tls-key",
     )
 }

@@ -15,7 +15,7 @@ use landlock::{
 /// what it knows.
 const VERSION: ABI = ABI::V3;
 
-/// Confines the calling thread and those that it will create. The error says why it does not.
+/// Confines the calling thread and those that it will create. The error is the reason why it does not.
 pub(super) fn confine(folders: &[PathBuf]) -> Result<(), String> {
     match restrict(folders) {
         Ok(RulesetStatus::NotEnforced) => Err("Landlock is not available".to_owned()),

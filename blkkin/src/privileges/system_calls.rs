@@ -19,7 +19,7 @@ use libc::{
     SECCOMP_SET_MODE_FILTER, c_long, sock_filter, sock_fprog,
 };
 
-/// What no blkkin process does after its start.
+/// Calls that no blkkin process makes after its start.
 pub(super) const NEVER: &[c_long] = &[
     // Other processes: their control, and writes to their memory.
     libc::SYS_ptrace,
@@ -79,7 +79,7 @@ pub(super) const NEVER: &[c_long] = &[
 pub(super) const WITHOUT_LTTNG: &[c_long] =
     &[libc::SYS_execve, libc::SYS_execveat, libc::SYS_unshare, libc::SYS_setns];
 
-/// What only a tracer does.
+/// Calls that only a tracer makes.
 pub(super) const TRACING: &[c_long] = &[libc::SYS_bpf, libc::SYS_process_vm_readv];
 
 #[cfg(target_arch = "x86_64")]
@@ -93,8 +93,8 @@ const X32: u32 = 0x4000_0000;
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 
-/// Denies the calls of these lists in all threads, and returns how many there are. The error says
-/// why none is denied.
+/// Denies the calls of these lists in all threads, and returns how many there are. The error
+/// is the reason why none is denied.
 pub(super) fn deny(lists: &[&[c_long]]) -> Result<usize, String> {
     let numbers: Vec<u32> =
         lists.concat().into_iter().filter_map(|number| u32::try_from(number).ok()).collect();
