@@ -49,8 +49,6 @@ pub(super) enum Choice {
     Revoked(i32),
     Assigned(i32),
     Record(i32),
-    /// A pause long enough for output to be sent.
-    ShortPause,
     /// A pause long enough for a save.
     Pause,
 }
@@ -240,10 +238,6 @@ impl GroupMember for Member<'_> {
                 Ok(MemberEvent::Assigned(vec![partition]))
             }
             Choice::Record(partition) => Ok(MemberEvent::Record(record(&mut world, self.0.slot, partition))),
-            Choice::ShortPause => {
-                process.clock += Duration::from_millis(100);
-                Ok(MemberEvent::Nothing)
-            }
             _ => {
                 process.clock += pause;
                 Ok(MemberEvent::Nothing)

@@ -201,9 +201,6 @@ fn events(world: &World, slot: usize) -> Vec<Choice> {
     }
     if client.active && !(world.coarse && events.iter().any(|event| matches!(event, Choice::Record(_)))) {
         events.push(Choice::Pause);
-        if world.short_pauses {
-            events.push(Choice::ShortPause);
-        }
     }
     events
 }

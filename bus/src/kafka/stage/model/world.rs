@@ -202,8 +202,6 @@ pub(super) struct World {
     /// Only the order of records, saves, writes and kills is chosen; everything else happens as soon
     /// as it can. For groups of one process each.
     pub(super) coarse: bool,
-    /// True if pauses are chosen, too, that are long enough for output and too short for a save.
-    pub(super) short_pauses: bool,
     /// Length of a pause of a poll without records.
     pub(super) pause: Duration,
     /// Error with which a process has ended.
