@@ -8,7 +8,7 @@
 //! thread but itself. So the threads that keep some are created first ([`ReservedThread`]) and drop
 //! the others themselves. Then the main thread drops its own, and every later thread has no more.
 //! `no_new_privs` and the filter are set for all threads at once, after CMD was started: it
-//! keeps the rights of the user who started blkkin.
+//! keeps the rights of the user that started blkkin.
 //!
 //! *Invariant*: afterwards no thread has a capability that this module does not name.
 //!
@@ -51,7 +51,7 @@ pub(crate) const SIGNALS: CapabilitySet = CapabilitySet::KILL;
 
 /// Needs of a tracing process after its programs are attached.
 pub(crate) struct TracingNeeds {
-    /// Whether it scans processes for contexts.
+    /// True if it scans processes for contexts.
     pub(crate) contexts: bool,
     /// Capabilities of the thread that owns an LTTng session, if there is one.
     pub(crate) lttng: Option<CapabilitySet>,

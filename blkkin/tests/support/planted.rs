@@ -37,7 +37,7 @@ pub(crate) fn exchange_children(recording: &Recording, calls: [SpanId; 2]) -> Re
     joiner.finish(&mut traces);
     let join = joiner.stats().clone();
     let (stats, final_state) = (recording.stats.clone(), recording.final_state.clone());
-    Recording { events, traces, stats, join, final_state }
+    Recording { events, traces, stats, join, final_state, nbd: recording.nbd }
 }
 
 fn exchange_bio(bio: &mut BioEvent, calls: [SpanId; 2]) {

@@ -5,7 +5,7 @@
 //! *Invariant*: a rebalance does not cost the last save. While one is under way the coordinator
 //! refuses commits. So a refused save is repeated, and rebalances are answered meanwhile, up to a
 //! timeout. Otherwise the next owner would repeat the output since the last saved state, and one of
-//! another release would number it anew: readers would accept it twice.
+//! another release would number it differently: readers would accept it twice.
 //!
 //! *Rejected*: only a pause between attempts. A rebalance can wait for this member's answer.
 
