@@ -23,6 +23,7 @@ mod contexts;
 mod daemon;
 mod disk;
 mod fio;
+mod fleet;
 mod frame;
 mod harness;
 mod iops;
@@ -37,6 +38,8 @@ mod peers;
 mod posts;
 mod process;
 mod proxy;
+#[path = "../../aggregator/tests/support/fleet/mod.rs"]
+mod simulation;
 mod stages;
 mod start;
 mod wire;
@@ -94,6 +97,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("iops", iops::run),
     ("peers", peers::run),
     ("matrix", matrix::run),
+    ("fleet", fleet::run),
 ];
 
 fn main() -> ExitCode {
@@ -161,6 +165,37 @@ mod tests {
                 page(&format!("performance/{name}.md")).starts_with(&format!("# `cargo xtask bench {name}`"))
             );
             assert!(summary.contains(&format!("(performance/{name}.md)")), "{name}");
+        }
+    }
+
+    /// Pages of modified checkouts, from before such results were refused. None may be added.
+    const MODIFIED: [(&str, &str); 8] = [
+        ("contexts", "c187588"),
+        ("daemon", "46d38be"),
+        ("iops", "fbd3751"),
+        ("loss", "d6d1d40"),
+        ("memory", "d6d1d40"),
+        ("nbd", "46d38be"),
+        ("start", "d6d1d40"),
+        ("wire", "d6d1d40"),
+    ];
+
+    #[test]
+    fn every_page_names_its_commit_as_the_summary_does() {
+        let summary = page("performance.md");
+        for (name, _) in BENCHES {
+            let text = page(&format!("performance/{name}.md"));
+            // The last line has the machine, the commit and the date.
+            let machine = text.rsplit("; blkkin ").next().unwrap();
+            let commit = machine.split(',').next().unwrap();
+            assert!(!commit.is_empty() && commit.len() < 20, "{name}: {machine}");
+            let (commit, checkout) = match commit.strip_suffix("-dirty") {
+                Some(commit) => (commit, "modified"),
+                None => (commit, "clean"),
+            };
+            assert!(checkout == "clean" || MODIFIED.contains(&(name, commit)), "{name}: {commit}");
+            let row = format!("| [{name}](performance/{name}.md) | {commit} | {checkout} |");
+            assert!(summary.contains(&row), "{row}");
         }
     }
 

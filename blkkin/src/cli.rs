@@ -239,6 +239,8 @@ pub(crate) struct ExporterArgs {
     #[arg(long, value_name = "TIME", required_if_eq("action", "replay"), allow_hyphen_values = true)]
     pub(crate) from: Option<String>,
     #[command(flatten)]
+    pub(crate) servers: ServerArgs,
+    #[command(flatten)]
     pub(crate) service: ServiceArgs,
 }
 
@@ -296,6 +298,10 @@ pub(crate) struct AggregatorArgs {
     /// Time for which a server's trace waits for its client's, and the reverse
     #[arg(long, alias = "await-asker", value_name = "TIME", default_value = "10s", help_heading = "State")]
     pub(crate) await_client: String,
+    /// Time for which a server's trace waits while the link stage is down: as long as
+    /// blkkin.links retains its records
+    #[arg(long, value_name = "TIME", default_value = "168h", help_heading = "State")]
+    pub(crate) await_link: String,
     /// Minimum time between two snapshots of the state
     #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "State")]
     pub(crate) save_every: String,
@@ -442,6 +448,25 @@ pub(crate) struct OutputArgs {
     /// Print no report at the end
     #[arg(long, conflicts_with = "json")]
     pub(crate) no_report: bool,
+    #[command(flatten)]
+    pub(crate) servers: ServerArgs,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Servers of --to")]
+pub(crate) struct ServerArgs {
+    /// PEM file of the certificate authorities to trust instead of the public ones (https, grpcs)
+    #[arg(long, value_name = "FILE.pem")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// PEM file of a client certificate (https, grpcs)
+    #[arg(long, value_name = "FILE.pem", requires = "tls_key")]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// PEM file of its key, which other users cannot read
+    #[arg(long, value_name = "FILE.pem", requires = "tls_certificate")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// File of headers for OTLP, one `Name: value` a line, which other users cannot read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) otlp_headers: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

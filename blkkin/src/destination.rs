@@ -15,10 +15,12 @@ use std::time::Duration;
 
 use blkkin_bus::kafka::Settings;
 use blkkin_wire::span::Span;
-use blkkin_zipkin_export::{Destination, ExportConfig, ExportStats, Exporter, OtlpConfig};
+use blkkin_zipkin_export::{Destination, ExportConfig, ExportStats, Exporter, OtlpConfig, TlsFiles};
 
+use crate::cli::ServerArgs;
 pub(crate) use crate::destination::kafka::KafkaTransport;
 use crate::error::{CliError, Status};
+use crate::privileges;
 
 /// Time for a server to accept the queued spans after tracing ended. It accepts a full queue in
 /// seconds; an unreachable one must not delay the user for longer.
@@ -63,24 +65,37 @@ pub(crate) struct DeliveryReport {
 }
 
 /// Opens all destinations, or none.
-pub(crate) fn open_all(arguments: &[String]) -> Result<Vec<SpanSink>, CliError> {
+pub(crate) fn open_all(arguments: &[String], servers: &ServerArgs) -> Result<Vec<SpanSink>, CliError> {
     // All arguments are parsed before one is opened: an error in the second leaves no file of the
     // first.
     let parsed = arguments.iter().map(|argument| parse(argument)).collect::<Result<Vec<_>, _>>()?;
-    let config = ExportConfig { otlp: otlp_config(&parsed)?, ..ExportConfig::default() };
+    let config = export_config(&parsed, servers)?;
     let open = |(argument, destination): (&String, _)| open(argument, destination, config.clone());
-    arguments.iter().zip(parsed).map(open).collect()
+    // Their threads write files and connect.
+    privileges::with_only(privileges::FILES, || arguments.iter().zip(parsed).map(open).collect())
 }
 
-/// Reads OpenTelemetry's environment variables if one of the destinations is an OTLP receiver.
-pub(crate) fn otlp_config<'a>(
+/// Builds the configuration of servers from options and, if one of the destinations is an OTLP
+/// receiver, from OpenTelemetry's environment variables. An option replaces its variable.
+pub(crate) fn export_config<'a>(
     destinations: impl IntoIterator<Item = &'a Destination>,
-) -> Result<OtlpConfig, CliError> {
+    servers: &ServerArgs,
+) -> Result<ExportConfig, CliError> {
+    let identity = servers.tls_certificate.clone().zip(servers.tls_key.clone());
+    let tls = TlsFiles { authorities: servers.tls_ca.clone(), identity };
+    let config = ExportConfig { tls, ..ExportConfig::default() };
     if !destinations.into_iter().any(Destination::is_otlp) {
-        return Ok(OtlpConfig::default());
+        return Ok(config);
     }
-    let read = OtlpConfig::from_variables(|name| std::env::var_os(name));
-    read.map_err(|error| CliError::usage(format!("bad value of {}", error.variable), error.why, error.remedy))
+    let mut otlp = OtlpConfig::from_variables(|name| std::env::var_os(name)).map_err(|error| {
+        CliError::usage(format!("bad value of {}", error.variable), error.why, error.remedy)
+    })?;
+    if let Some(file) = &servers.otlp_headers {
+        otlp.read_headers(file).map_err(|error| {
+            CliError::usage(format!("cannot use the headers in {}", error.variable), error.why, error.remedy)
+        })?;
+    }
+    Ok(ExportConfig { otlp, ..config })
 }
 
 impl SpanSink {
@@ -224,7 +239,8 @@ mod tests {
 
     #[test]
     fn missing_folder_is_refused_at_once() {
-        let error = open_all(&["zipkin=/no/such/folder/trace.json".into()]).err().unwrap();
+        let error =
+            open_all(&["zipkin=/no/such/folder/trace.json".into()], &ServerArgs::default()).err().unwrap();
         assert!(error.what.contains("/no/such/folder"), "{error}");
     }
 
@@ -245,7 +261,7 @@ mod tests {
     fn invalid_second_destination_leaves_no_file_of_the_first() {
         let temp = tempfile::tempdir().unwrap();
         let first = format!("zipkin={}", temp.path().join("a.json").display());
-        assert!(open_all(&[first, "what".into()]).is_err());
+        assert!(open_all(&[first, "what".into()], &ServerArgs::default()).is_err());
         assert_eq!(temp.path().read_dir().unwrap().count(), 0);
     }
 }

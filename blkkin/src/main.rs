@@ -11,6 +11,7 @@
 //! - [`sources`] adds daemon spans from LTTng-UST, USDT probes and NBD sockets.
 //! - [`services`] holds the agent (sends events to Kafka), the aggregator (joins the events of many
 //!   machines) and the exporter (delivers traces); all three use [`service`].
+//! - [`privileges`] drops capabilities and confines the process once it traces or serves.
 //! - [`doctor`] reports what can be traced here.
 //!
 //! Modules form layers: no module uses one that uses it.
@@ -28,6 +29,7 @@ mod doctor;
 mod error;
 mod filter;
 mod log;
+mod privileges;
 mod resolver;
 mod run;
 mod service;

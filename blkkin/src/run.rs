@@ -3,7 +3,7 @@
 //! The order matters. blkkin validates everything first (filters, CMD, destinations, privileges),
 //! so that CMD never runs untraced. It listens to signals before CMD starts. The main thread forks
 //! CMD inside the tracer's guard, so that CMD is traced from its exec on and no thread of blkkin
-//! is.
+//! is. Then blkkin drops its own privileges ([`crate::privileges`]); CMD keeps those of the user.
 //!
 //! After the first Ctrl-C, which CMD receives from the terminal, tracing continues until CMD exits.
 //! After the second, blkkin exits at once: it kills no process, and the kernel detaches its probes.
@@ -28,6 +28,7 @@ use crate::control::signals::ReceivedSignal;
 use crate::destination;
 use crate::error::{CliError, Status};
 use crate::filter::TraceFilter;
+use crate::privileges;
 use crate::run::command::ResolvedCommand;
 use crate::run::output::{Output, Stream};
 use crate::run::pipeline::{RunOutcome, RunPlan};
@@ -47,7 +48,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         command.start()?
     };
     let progress = ProgressLine::new(TerminalOwner::Command, args.output.color);
-    match RunLoop::start(control, tracer, plan, progress, ReceivedSignal::is_interrupt) {
+    let kept = privileges::FILES | privileges::SIGNALS;
+    match RunLoop::start(control, tracer, plan, kept, progress, ReceivedSignal::is_interrupt) {
         Ok(session) => run_until_exit(session, &mut child, output),
         // CMD runs already, so blkkin only waits for it.
         Err(failure) => {
@@ -63,7 +65,7 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
     let config =
         TracerConfig { nbd: args.lttng.nbd, ..filter.tracer_config(TraceScope::Marked, &args.tracer)? };
     let config = usdt_probes.tracer_config(config);
-    let sinks = destination::open_all(&args.output.to)?;
+    let sinks = destination::open_all(&args.output.to, &args.output.servers)?;
     let output = Output::open(&args.output, Stream::Stderr)?;
     let mut tracer = Tracer::load(&config)?;
     for pid in &filter.tree {

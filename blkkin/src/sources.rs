@@ -18,8 +18,10 @@ use std::io;
 
 use blkkin_aggregator::stage::link::LinkStats;
 use blkkin_bus::{CAPACITY_DEFAULT, Publisher, channel};
+use blkkin_tracer::enrich::nbd::NbdStats;
 use blkkin_tracer::{TraceScope, TraceSummary};
 use blkkin_wire::batch::EventBatch;
+use rustix::thread::CapabilitySet;
 
 use crate::error::CliError;
 use lttng::{LttngMetrics, LttngSource, RunningLttng};
@@ -46,6 +48,8 @@ pub(crate) struct SourcesOutcome {
     pub(crate) notes: Vec<String>,
     /// Statistics of USDT events, with `--probes`.
     pub(crate) usdt: Option<UsdtSourceStats>,
+    /// NBD messages that are known to be missing, with `--nbd`.
+    pub(crate) nbd_lost: u64,
 }
 
 impl EventSources {
@@ -60,6 +64,11 @@ impl EventSources {
             usdt: usdt.map(|source| (source, UsdtMetrics::default())),
             scope,
         }
+    }
+
+    /// Returns the capabilities of the thread that owns an LTTng session; none without a session.
+    pub(crate) fn lttng_capabilities(&self) -> Option<CapabilitySet> {
+        self.lttng.as_ref().map(|(source, _)| source.kept())
     }
 
     /// Starts the sources upstream of `out`. Returns the publisher for the tracer.
@@ -102,6 +111,6 @@ impl RunningSources {
         }
         let nbd = trace.and_then(|trace| trace.nbd.as_ref());
         notes.extend(nbd.into_iter().flat_map(|nbd| nbd::notes(nbd, links)));
-        Ok(SourcesOutcome { notes, usdt: stats })
+        Ok(SourcesOutcome { notes, usdt: stats, nbd_lost: nbd.map_or(0, NbdStats::lost) })
     }
 }

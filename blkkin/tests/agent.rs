@@ -114,7 +114,9 @@ fn assert_complete(batches: &[EventBatch], disk: &Disk, kernel_counts: Statistic
         assert_eq!(sectors, kernel_counts.sectors);
     }
     let (mut joiner, mut traces) = (Joiner::new(JoinConfig::default()), Vec::<Trace>::new());
-    batches.iter().for_each(|batch| joiner.apply(batch.clone(), &mut traces));
+    for batch in batches {
+        joiner.apply(batch.clone(), &mut traces);
+    }
     joiner.finish(&mut traces);
     let complete = traces.iter().filter(|trace| {
         trace.call().is_some_and(|call| call.call.name() == "pwrite64") && !trace.requests.is_empty()

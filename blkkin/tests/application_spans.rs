@@ -25,13 +25,13 @@ use serde_json::Value;
 use collector::Collector;
 use server::Zipkin;
 use support::disk::Disk;
+use support::missed_ends::{Missed, until_all_ends_seen};
 use support::{needs, or_skip};
 
 const ORDERS: usize = 300;
 /// Minimum number of orders after the context was found. It takes longer on a busy machine: 82 of 300
 /// were left on two CPUs during a test run.
 const LINKED_MIN: usize = 30;
-const RUNS_MAX: usize = 30;
 /// System calls of each order, in this sequence.
 const CALLS: [&str; 3] = ["pread64", "pwrite64", "fdatasync"];
 /// Maximum difference of the two clocks in µs. Both halves use the wall clock; blkkin reads it once
@@ -49,22 +49,21 @@ fn spans_of_an_application_and_of_its_disk_are_one_trace() {
         return println!("skipped: publisher is not built: cargo build -p blkkin-ust --example publisher");
     }
     let disk = or_skip!(Disk::ext4(64 << 20));
-    for _ in 0..RUNS_MAX {
-        let zipkin = or_skip!(Zipkin::start());
-        let collector = or_skip!(Collector::start());
-        if let Some(sent) = run(&publisher, &disk, &zipkin, &collector) {
-            wait_until_shown(&zipkin, sent + ORDERS);
-            return assert_both_servers_have_whole_traces(&zipkin, &collector);
-        }
-        println!("next run: completions were missed, and counted");
-    }
-    panic!("completions are missed in each of {RUNS_MAX} runs, which is not chance");
+    let run_with_servers = || {
+        let (zipkin, collector) = (Zipkin::start()?, Collector::start()?);
+        let (sent, missed) = run(&publisher, &disk, &zipkin, &collector);
+        Ok::<_, String>((zipkin, collector, sent, missed))
+    };
+    let missed =
+        |run: &Result<(_, _, _, Missed), String>| run.iter().map(|(_, _, _, missed)| *missed).collect();
+    let (zipkin, collector, sent, _) = or_skip!(until_all_ends_seen(run_with_servers, missed));
+    wait_until_shown(&zipkin, sent + ORDERS);
+    assert_both_servers_have_whole_traces(&zipkin, &collector);
 }
 
-/// Runs the application, and returns the number of spans that blkkin sent to Zipkin. Returns none if
-/// the completion of some bio or request was missed, which is counted (see
-/// `support::recording::until_complete`).
-fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) -> Option<usize> {
+/// Runs the application, and returns the number of spans that blkkin sent to Zipkin, and the ends
+/// that it missed.
+fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) -> (usize, Missed) {
     let file = disk.mount_point().join("orders");
     std::fs::write(&file, [0; 4096]).unwrap();
     let otlp = format!("127.0.0.1:{}", collector.http);
@@ -83,7 +82,7 @@ fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) ->
         count.parse().ok()
     });
     let sent = sent.unwrap_or_else(|| panic!("no number of spans sent to Zipkin: {}", run.stderr));
-    (!run.stderr.contains("ends missed")).then_some(sent)
+    (sent, Missed::in_output(&run.stderr))
 }
 
 /// Waits until Zipkin shows all spans: it accepts a request before it has stored its spans.

@@ -22,7 +22,8 @@ use blkkin_wire::event::{LayerEvent, SyscallEvent, SyscallOutcome, TaskChange};
 use support::disk::Disk;
 use support::fio::Fio;
 use support::gated_process::GatedProcess;
-use support::recording::{Recording, check_attach_kind, record, until_complete};
+use support::missed_ends::until_complete;
+use support::recording::{Recording, check_attach_kind, record};
 use support::{needs, or_skip};
 
 /// Probes that are attached to functions if the kernel has each function, as Debian's 6.1 and 6.12

@@ -33,11 +33,12 @@ use support::lttng_namespace::LttngNamespace;
 use support::metrics::{address, documented_families, families, get, is_lttng_family, value};
 use support::nbd::{server, spans};
 use support::service::Service;
-use support::{KillOnDrop, needs, or_skip, skip};
+use support::{KillOnDrop, needs, or_skip};
 
 const BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 4;
 const TIMEOUT: Duration = Duration::from_secs(60);
+const UNPRIVILEGED: u32 = 65534;
 
 /// Builds fio's command: `requests` random reads over each connection.
 fn fio(requests: u64) -> String {
@@ -227,20 +228,43 @@ fn recorded(folder: &Path) -> (HashMap<u64, i64>, Vec<(u64, u64)>) {
     (daemon_spans, calls)
 }
 
-/// The agent creates a new session when another process destroys its own.
+/// Limit of runs in which the agent reports that the machine was too slow for it. A quiet machine has
+/// none; one that has three in a row is too slow for the test, which then fails.
+const OVERLOADED_MAX: usize = 3;
+
+/// The agent creates a new session when another process destroys its own. The session daemon that it
+/// then starts serves the programs of other users too, so it has the capabilities for that.
 #[test]
 fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
-    needs!("fio", "lttng", "lttng-relayd", "nsenter");
-    let (server, home) = (or_skip!(server()), home());
+    needs!("fio", "lttng", "lttng-relayd", "nsenter", "setpriv");
+    let server = or_skip!(server());
+    for _ in 0..OVERLOADED_MAX {
+        let namespace = or_skip!(LttngNamespace::new());
+        match read_and_recover(&server, &namespace) {
+            Ok(()) => return,
+            Err(why) => println!("repeated, because the agent was overloaded: {why}"),
+        }
+    }
+    panic!("the agent was overloaded in each of {OVERLOADED_MAX} runs");
+}
+
+/// Asserts that no call has a wrong parent and that every span and call is read, or returns the
+/// agent's own report that it was overloaded.
+fn read_and_recover(server: &Path, namespace: &LttngNamespace) -> Result<(), String> {
+    let home = home();
     let path_of = |name: &str| home.path().join(name).display().to_string();
+    for path in [home.path().to_owned(), home.path().join("disk")] {
+        std::os::unix::fs::chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
+    }
+    fs::copy(server, home.path().join("server")).unwrap();
     let args = ["agent", "--ust", "--record", &path_of("recording"), "--syscall", "pread64"];
-    let namespace = or_skip!(LttngNamespace::new());
     let args = [&args[..], &["--metrics", "127.0.0.1:0"]].concat();
     let agent = Service::start_with(home.path(), "agent", &args, |command| namespace.enter(&command));
     agent.wait_for_output("tracing; events go to", TIMEOUT);
     let metric = |name: &str| value(&get(address(&agent.output()), "/metrics"), &format!("blkkin_{name}"));
     let log = fs::File::create(home.path().join("uri")).unwrap();
-    let mut command = namespace.command(server.to_str().unwrap());
+    let mut command = namespace.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--", &path_of("server")]);
     command.env("BLKKIN_UST_ROOTS", "0");
     let daemon = command.args([path_of("disk"), "--unix".to_owned(), path_of("socket")]).stdout(log);
     let daemon = KillOnDrop(daemon.spawn().unwrap());
@@ -269,7 +293,7 @@ fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
     let shown = lttng_families(families(&get(address(&agent.output()), "/metrics")));
     assert_eq!(
         (shown.len(), &shown),
-        (8, &lttng_families(documented_families())),
+        (9, &lttng_families(documented_families())),
         "the table in docs/operating.md"
     );
     drop(daemon);
@@ -285,8 +309,9 @@ fn an_agent_reads_daemons_and_recovers_when_its_session_is_destroyed() {
     println!("{} daemon spans, {} calls that are children of them", daemon_spans.len(), calls.len());
     let overload_texts = ["stuck", "too late", "were correlated", "were lost"];
     if let Some(why) = log.lines().find(|line| overload_texts.iter().any(|word| line.contains(word))) {
-        skip!("cannot expect all spans: this machine is too busy: {why}");
+        return Err(why.to_owned());
     }
     assert_eq!(daemon_spans.len() as u64, 2 * CONNECTIONS * REQUESTS, "{log}");
     assert!(daemon_spans.keys().all(|span| served.contains_key(span)), "each has a call: {log}");
+    Ok(())
 }

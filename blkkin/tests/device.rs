@@ -24,8 +24,9 @@ use blkkin_wire::ids::SpanId;
 
 use support::disk::{Disk, Statistics};
 use support::gated_process::GatedProcess;
+use support::missed_ends::until_complete;
 use support::queue::QueueSettings;
-use support::recording::{Recorder, Recording, record, until_complete};
+use support::recording::{Recorder, Recording, record};
 use support::single_process::c_path;
 use support::{needs, or_skip};
 

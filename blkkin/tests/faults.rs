@@ -16,13 +16,18 @@ mod support;
 use std::ffi::CString;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use blkkin_aggregator::latency::{Breakdown, breakdown};
 use blkkin_tracer::TracerConfig;
+use serde_json::Value;
 
+use common::Run;
 use support::gated_process::GatedProcess;
+use support::live::eventually;
 use support::needs;
 use support::recording::{Recording, record};
 use support::single_process::c_path;
@@ -104,6 +109,49 @@ fn a_lock_held_by_another_program() {
     let sum = sum_breakdowns(&recording, "fcntl");
     println!("{sum:?}");
     assert!(sum.total().0 > HELD_MS * 900_000 && sum.unaccounted.0 * 10 > sum.total().0 * 9, "{sum:?}");
+}
+
+/// The report attributes the wait for a lock to the call that waited, and names a lock as a cause.
+#[test]
+fn the_report_names_a_lock() {
+    needs!("flock");
+    let file = TempFile::new("reported.dat");
+    fs::write(&file.0, b"x").unwrap();
+    let held = fs::File::open(&file.0).unwrap();
+    held.lock().unwrap();
+    let report = TempFile::new("reported.json");
+    let json = format!("--json={}", report.0);
+    let mut command = common::blkkin(&["run", &json, "--", "flock", &file.0, "true"]);
+    let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    assert!(eventually(|| has_waiter(&file.0)), "the program does not wait for the lock");
+    std::thread::sleep(Duration::from_millis(HELD_MS));
+    drop(held);
+    let run = Run::from(run.wait_with_output().unwrap());
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let report: Value = serde_json::from_str(&fs::read_to_string(&report.0).unwrap()).unwrap();
+    let row = |table: &str, key: &str, name: &str| {
+        report[table].as_array().unwrap().iter().find(|row| row[key] == name).cloned().unwrap()
+    };
+    let waited = row("calls", "call", "flock")["max_ns"].as_u64().unwrap();
+    let unaccounted = row("layers", "layer", "unaccounted")["max_ns"].as_u64().unwrap();
+    println!("the call waited {waited} ns, {unaccounted} ns of it are unaccounted");
+    assert!(waited > HELD_MS * 1_000_000, "{waited}");
+    // The rest is the wait for a CPU after the wake-up, which a busy machine makes longer.
+    let cpu = row("layers", "layer", "CPU wait")["max_ns"].as_u64().unwrap_or(0);
+    assert!(
+        unaccounted <= waited && unaccounted + cpu >= waited / 10 * 9,
+        "{unaccounted} + {cpu} of {waited}"
+    );
+    assert!(unaccounted > HELD_MS * 1_000_000, "{unaccounted}");
+    // A command's own output is on stdout.
+    assert!(run.stderr.contains("unaccounted: slept for what its trace does not show (a lock,"), "{run:?}");
+}
+
+/// Returns whether some process waits for a lock of this file (proc_locks(5)).
+fn has_waiter(path: &str) -> bool {
+    let inode = format!(":{} ", fs::metadata(path).unwrap().ino());
+    let locks = fs::read_to_string("/proc/locks").unwrap();
+    locks.lines().any(|line| line.contains("-> FLOCK") && line.contains(&inode))
 }
 
 /// Sums the breakdowns of all calls of this name.

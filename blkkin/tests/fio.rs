@@ -1,5 +1,9 @@
 //! fio with direct random reads and writes. Three counts must agree to the last request: fio's own,
 //! the kernel's for the device (`/sys/block/*/stat`), and the tracer's.
+//!
+//! *Parents*: each block of the file contains its own offset. So the data at a request's sector
+//! names the call that the request belongs to, which the tracer does not know. A recording with
+//! two calls' requests exchanged must fail the same checks.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,26 +14,31 @@
 mod common;
 mod support;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use blkkin_aggregator::trace::Trace;
+use blkkin_probe_abi::record::WALK_MAX;
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::event::Submitter;
+use blkkin_wire::event::{RequestEvent, Submitter};
 use blkkin_wire::ids::{DeviceId, SpanId};
 use serde_json::Value;
 
+use support::direct;
 use support::disk::{Disk, Statistics};
 use support::fio::Fio;
 use support::gated_process::GatedProcess;
 use support::live::LiveTrace;
-use support::recording::{Recording, record, saw_all_ends, until_all_ends_seen, until_complete};
+use support::missed_ends::{HiddenEnds, Missed, until_all_ends_seen, until_complete};
+use support::planted::exchange_children;
+use support::recording::{Recording, record};
 use support::tools::identity;
 use support::{needs, or_skip};
 
 const BLOCK: u32 = 4096;
 const REQUESTS: u32 = 3000;
-/// LttngNamespace for four jobs, and for ext4's own blocks.
+/// Space for four jobs, and for ext4's own blocks.
 const DISK: u64 = 160 << 20;
 
 #[test]
@@ -72,23 +81,21 @@ fn writes_to_a_file_by_four_jobs() {
     on_a_file("randwrite", 4);
 }
 
-/// At least one of three runs has to agree. fio reads its clock in user space, so a run differs if
-/// the task is preempted between that and the call.
+/// fio's readings enclose the call, so its mean is the larger one. Three runs at a load average
+/// of 17 to 50 on two CPUs differed by 1.5 to 2.1 %; preemption between a reading and the call adds
+/// to that.
 #[test]
 fn call_durations_agree_with_fio() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(DISK));
     let report = disk.file("fio.json");
     let fio = random(disk.node(), "randread", 1, &report);
-    let run = || {
-        let (recording, _) = trace_run(&fio, &disk);
-        let times = calls_of(&recording, &fio).iter().map(|trace| trace.duration().0).collect::<Vec<_>>();
-        let mean = times.iter().sum::<u64>() as f64 / times.len() as f64;
-        (mean, fio.parse_report().mean_ns)
-    };
-    let runs = [run(), run(), run()];
-    println!("mean in ns of blkkin and of fio: {runs:?}");
-    assert!(runs.iter().any(|(calls_of, by_fio)| (calls_of - by_fio).abs() <= by_fio / 10.0), "{runs:?}");
+    let (recording, _) = trace_run(&fio, &disk);
+    let times = calls_of(&recording, &fio).iter().map(|trace| trace.duration().0).collect::<Vec<_>>();
+    let mean = times.iter().sum::<u64>() as f64 / times.len() as f64;
+    let by_fio = fio.parse_report().mean_ns;
+    println!("mean in ns of blkkin and of fio: {mean} and {by_fio}");
+    assert!(mean <= by_fio && by_fio - mean <= by_fio / 10.0, "{mean} and {by_fio}");
 }
 
 /// Compares the binary's report with both counts. A second tracer records the whole device.
@@ -99,11 +106,9 @@ fn the_report_agrees_with_fio_and_the_kernel() {
     let report = disk.file("fio.json");
     let file = file_for_four(&disk);
     let fio = random(&file, "randwrite", 4, &report);
-    // As in `until_complete`: an unseen completion is in the report, and causes another run.
-    let shown = |(run, device, _): &(Value, Value, Statistics)| {
-        [run, device].iter().all(|report| saw_all_ends(&report["losses"]))
-    };
-    let (run, device, counted) = until_all_ends_seen(|| reports(&fio, &disk), shown);
+    let missed =
+        |(run, device, _): &(Value, Value, Statistics)| [run, device].map(Missed::in_report).to_vec();
+    let (run, device, counted) = until_all_ends_seen(|| reports(&fio, &disk), missed);
     let row = run["calls"].as_array().unwrap().iter().find(|row| row["call"] == fio.call()).unwrap();
     assert_eq!(row["count"], fio.parse_report().requests, "{row}");
     assert_eq!(at_device(&device, disk.name()), counted, "{device:#}");
@@ -138,13 +143,11 @@ fn on_the_device(pattern: &'static str, jobs: u32) {
     let fio = random(disk.node(), pattern, jobs, &report);
     let (recording, counted) = trace_run(&fio, &disk);
     assert_every_request_is_a_child_of_its_call(&recording, &fio, disk.device());
+    assert_only_exchanged_calls_are_found(&recording, &fio, outside_of_their_range);
     // Only fio uses the device, so the kernel counts only fio's requests.
     let recorded: Vec<_> = recording.requests().filter(|request| request.device == disk.device()).collect();
     let sectors = recorded.iter().map(|request| u64::from(request.bytes) / 512).sum();
     assert_eq!(Statistics { requests: recorded.len() as u64, sectors }, counted);
-    for trace in calls_of(&recording, &fio) {
-        assert_inside_the_range(trace);
-    }
 }
 
 fn on_a_file(pattern: &'static str, jobs: u32) {
@@ -155,16 +158,23 @@ fn on_a_file(pattern: &'static str, jobs: u32) {
     let fio = random(&file, pattern, jobs, &report);
     let (recording, _) = trace_run(&fio, &disk);
     assert_every_request_is_a_child_of_its_call(&recording, &fio, disk.device());
+    let device = direct::open(disk.node());
+    assert_only_exchanged_calls_are_found(&recording, &fio, |calls| with_data_of_others(calls, &device));
 }
 
 fn random<'a>(target: &'a Path, pattern: &'static str, jobs: u32, report: &'a Path) -> Fio<'a> {
     Fio { target, pattern, jobs, requests: REQUESTS / jobs, bytes: BLOCK, report }
 }
 
-/// Creates a file whose blocks are on the device, so that direct I/O finds all of them.
+/// Creates a file whose blocks are on the device, so that direct I/O finds all of them. Each block
+/// begins with its offset.
 fn file_for_four(disk: &Disk) -> PathBuf {
     let file = disk.mount_point().join("data");
-    std::fs::write(&file, vec![7u8; (REQUESTS * BLOCK) as usize]).unwrap();
+    let mut data = vec![7u8; (REQUESTS * BLOCK) as usize];
+    for (number, block) in data.chunks_mut(BLOCK as usize).enumerate() {
+        block[..8].copy_from_slice(&(number as u64 * u64::from(BLOCK)).to_le_bytes());
+    }
+    std::fs::write(&file, data).unwrap();
     std::fs::File::open(&file).unwrap().sync_all().unwrap();
     file
 }
@@ -221,16 +231,51 @@ fn assert_every_request_is_a_child_of_its_call(recording: &Recording, fio: &Fio<
     assert_eq!(children, all);
 }
 
-/// On the raw device a call's offset and length determine its sectors, independently of the tracer.
-fn assert_inside_the_range(trace: &Trace) {
-    let call = trace.call().unwrap();
-    let (length, offset) = (call.args[2], call.args[3]);
-    for request in &trace.requests {
-        let from = request.sector.0 * 512;
-        assert!(from >= offset && from + u64::from(request.bytes) <= offset + length, "{trace:#?}");
-    }
-    let bytes: u64 = trace.requests.iter().map(|request| u64::from(request.bytes)).sum();
-    assert_eq!(bytes, length, "{trace:#?}");
+/// Asserts that the check finds no wrong call in the recording, and exactly two where their requests
+/// were exchanged.
+fn assert_only_exchanged_calls_are_found(
+    recording: &Recording,
+    fio: &Fio<'_>,
+    wrong: impl Fn(&[&Trace]) -> Vec<SpanId>,
+) {
+    let calls = calls_of(recording, fio);
+    assert_eq!(wrong(&calls), [], "calls with requests of others");
+    // The first and the last are of different processes where there are several.
+    let mut exchanged = [calls[0].root_span, calls[calls.len() - 1].root_span];
+    let planted = exchange_children(recording, exchanged);
+    let mut found = wrong(&calls_of(&planted, fio));
+    exchanged.sort_unstable();
+    found.sort_unstable();
+    assert_eq!(found, exchanged, "the check does not find a planted fault");
+}
+
+/// Returns the calls with a request outside of their range. On the raw device a call's offset and
+/// length determine its sectors, independently of the tracer.
+fn outside_of_their_range(calls: &[&Trace]) -> Vec<SpanId> {
+    let is_wrong = |trace: &&&Trace| {
+        let call = trace.call().unwrap();
+        let (length, offset) = (call.args[2], call.args[3]);
+        let is_inside = |request: &RequestEvent| {
+            let from = request.sector.0 * 512;
+            from >= offset && from + u64::from(request.bytes) <= offset + length
+        };
+        let bytes: u64 = trace.requests.iter().map(|request| u64::from(request.bytes)).sum();
+        bytes != length || !trace.requests.iter().all(is_inside)
+    };
+    calls.iter().filter(is_wrong).map(|trace| trace.root_span).collect()
+}
+
+/// Returns the calls with a request at whose sector the device has another call's data.
+fn with_data_of_others(calls: &[&Trace], device: &File) -> Vec<SpanId> {
+    let is_wrong = |trace: &&&Trace| {
+        let is_of_call = |request: &RequestEvent| {
+            // A flush has no data.
+            request.bytes == 0
+                || direct::first_word(device, request.sector.0 * 512) == trace.call().unwrap().args[3]
+        };
+        !trace.requests.iter().all(is_of_call)
+    };
+    calls.iter().filter(is_wrong).map(|trace| trace.root_span).collect()
 }
 
 /// Returns the requests and sectors that a report has for a device.
@@ -243,4 +288,27 @@ fn at_device(report: &Value, name: &str) -> Statistics {
         }
     }
     sum
+}
+
+#[test]
+fn a_hidden_completion_explains_its_request_and_at_most_a_bio_for_each_sector() {
+    let lines = [
+        "   fio-9 (      9) [000] d.h1.  12.000100: block_rq_complete: 7,0 R () 2048 + 8 none,0,0 [0]",
+        "   fio-9 (      9) [000] d.h1.  12.000100: block_bio_complete: 7,0 R 2048 + 8 [0]",
+        "   fio-9 (      9) [000] d.h1.  12.000100: block_rq_complete: 254,0 WS () 4096 + 4096 none,0,0 [0]",
+    ];
+    let hidden = HiddenEnds::parse(&lines.map(str::to_owned));
+    let disk = HashSet::from([DeviceId { major: 7, minor: 0 }]);
+    let one = hidden.explain(Some(&disk), 0);
+    assert_eq!((one.requests, one.bios), (1, 9));
+    let all = hidden.explain(None, 1);
+    assert_eq!((all.requests, all.bios), (3, 9 + 2 * WALK_MAX as u64));
+}
+
+#[test]
+fn losses_are_read_from_the_printed_lines() {
+    let lost =
+        "lost: 2 bio or request ends missed, 1 probe runs skipped by\n  the kernel (7 records fired)\n";
+    assert_eq!(Missed::in_output(lost), Missed { ends: 2, in_flight: 0, skipped: 1 });
+    assert_eq!(Missed::in_output("blkkin: lost: nothing"), Missed::default());
 }

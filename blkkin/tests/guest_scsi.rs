@@ -129,7 +129,7 @@ fn writes(count: u64) -> (Recording, Actions) {
         direct::write(&target, 0..count);
         0
     });
-    let ftrace = BlockTrace::by_ftrace(device, Path::new("/tmp")).unwrap();
+    let ftrace = BlockTrace::by_ftrace(&[device], Path::new("/tmp")).unwrap();
     let recording = recorded(writer);
     (recording, ftrace.finish())
 }

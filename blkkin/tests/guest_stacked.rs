@@ -25,8 +25,9 @@ use blkkin_wire::ids::DeviceId;
 use support::disk::{Statistics, statistics};
 use support::fio::Fio;
 use support::gated_process::GatedProcess;
+use support::missed_ends::until_complete;
 use support::needs_guest;
-use support::recording::{Recording, record, until_complete};
+use support::recording::{Recording, record};
 use support::tools::{device_number, identity};
 
 const REQUESTS: u32 = 400;

@@ -70,9 +70,7 @@ fn written_data_is_at_the_sector_of_the_trace() {
         assert_eq!(lower.submitter, Submitter::Span(middle.span), "{trace:#?}");
         assert_eq!(upper.sector.0 * 512, call.args[3], "{trace:#?}");
         let request = trace.requests.iter().find(|request| request.parent == Some(lower.span)).unwrap();
-        let mut found = Block([0; BLOCK]);
-        lower_disk.read_exact_at(&mut found.0, request.sector.0 * 512).unwrap();
-        let number = u64::from_le_bytes(found.0[..8].try_into().unwrap());
+        let number = direct::first_word(&lower_disk, request.sector.0 * 512);
         assert_eq!(number * STEP * BLOCK as u64, call.args[3], "{trace:#?}");
         by_worker += u64::from(lower.task != call.task);
     }

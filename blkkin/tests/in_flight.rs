@@ -23,7 +23,7 @@ use support::direct;
 use support::disk::Disk;
 use support::gated_process::GatedProcess;
 use support::live::{LiveTrace, eventually};
-use support::recording::{saw_all_ends, until_all_ends_seen};
+use support::missed_ends::{Missed, until_all_ends_seen};
 use support::tools::{capture, tool};
 use support::{needs, or_skip};
 
@@ -51,11 +51,11 @@ fn a_device_that_is_detached() {
         );
         Ok::<_, String>((live.finish(), disk.name().to_owned()))
     };
-    let shown = |run: &Result<(Value, String), _>| match run {
-        Ok((report, _)) => saw_all_ends(&report["losses"]),
-        Err(_) => true,
+    let missed = |run: &Result<(Value, String), _>| match run {
+        Ok((report, _)) => vec![Missed::in_report(report)],
+        Err(_) => Vec::new(),
     };
-    let (report, name) = or_skip!(until_all_ends_seen(trace_and_detach, shown));
+    let (report, name) = or_skip!(until_all_ends_seen(trace_and_detach, missed));
     let row = device(&report, &name);
     let requests = row["operations"].as_array().unwrap().iter().find(|row| row["operation"] == "write");
     assert_eq!(requests.unwrap()["requests"], WRITES, "{row:#}");

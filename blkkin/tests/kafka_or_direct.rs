@@ -107,7 +107,9 @@ fn join_in_process(batches: &[EventBatch]) -> Vec<Value> {
     let mut joiner = Joiner::new(JoinConfig::default());
     let mut spans: Vec<Span> = Vec::new();
     let mut collect = |trace: &Trace| spans.extend(spans::spans_of(trace));
-    batches.iter().for_each(|batch| joiner.apply(batch.clone(), &mut collect));
+    for batch in batches {
+        joiner.apply(batch.clone(), &mut collect);
+    }
     joiner.finish(&mut collect);
     let value = |span: &Span| {
         let mut bytes = Vec::new();

@@ -21,7 +21,8 @@ use blkkin_tracer::AttachKind;
 use serde_json::Value;
 
 use support::disk::Disk;
-use support::recording::{check_attach_kind, saw_all_ends, until_all_ends_seen};
+use support::missed_ends::{Missed, until_all_ends_seen};
+use support::recording::check_attach_kind;
 use support::{needs, or_skip};
 
 const DISK: u64 = 32 << 20;
@@ -97,9 +98,8 @@ fn assert_traced_by(kind: &str) {
     let file = disk.mount_point().join("data");
     fs::write(&file, vec![7u8; (REQUESTS * BLOCK) as usize]).unwrap();
     File::open(&file).unwrap().sync_all().unwrap();
-    // As in `until_complete`: a completion that no program saw is in the report, and causes another
-    // run.
-    let run = until_all_ends_seen(|| trace(kind, &file, &disk), |run| saw_all_ends(&run.report["losses"]));
+    let missed = |run: &Traced| vec![Missed::in_report(&run.report)];
+    let run = until_all_ends_seen(|| trace(kind, &file, &disk), missed);
     let losses = &run.report["losses"];
     assert_eq!((&losses["total"], &losses["balances"]), (&0.into(), &true.into()), "{losses:#}");
     // fio does not count the one at the end of its file (--end_fsync).

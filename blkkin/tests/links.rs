@@ -26,8 +26,9 @@ use support::aio::Iocb;
 use support::disk::Disk;
 use support::gated_process::GatedProcess;
 use support::live::eventually;
+use support::missed_ends::{RUNS_MAX, until_complete};
 use support::queue::QueueSettings;
-use support::recording::{RUNS_MAX, Recording, record, until_complete};
+use support::recording::{Recording, record};
 use support::single_process::c_path;
 use support::{needs, or_skip};
 

@@ -2,7 +2,8 @@
 //! request between two nodes becomes one trace.
 //!
 //! *Input*: synthetic batches of two nodes in which each call of the client has the same call of
-//! the server, whose clock is an hour ahead. *Independent count*: the batches themselves, which
+//! the server, whose clock is an hour ahead. In a second test the link stage is down at first.
+//! *Independent count*: the batches themselves, which
 //! give the number of requests, the parent of each server span and its time to the nanosecond; and
 //! the join stage alone, which gives the number of fragments.
 
@@ -23,7 +24,7 @@ mod synthetic_batches;
 #[path = "support/traces.rs"]
 mod traces;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -44,18 +45,30 @@ const CALLS: u64 = 4_000;
 const PARTITIONS: u32 = 12;
 const TIME_LIMIT: Duration = Duration::from_secs(180);
 const HOUR: u64 = 3_600_000_000_000;
+/// Few, so that the outage is most of the test's time.
+const CALLS_OF_OUTAGE: u64 = 400;
+/// Longer than two endpoints of one request are apart in `blkkin.links`: one thread feeds both
+/// nodes in turn, and a busy machine delays it by some tenths of a second.
+const AWAIT_CLIENT: &str = "2s";
+/// Longer than the wait for a client, and than its default of 10 s.
+const OUTAGE: Duration = Duration::from_secs(12);
 
 fn aggregator(settings: &Settings, folder: &Path, name: &str) -> Service {
-    let args = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s", "--metrics", "off"];
-    // The coordinator removes a killed member after 6 s, on a slow machine much later.
-    Service::start(folder, name, &[&args[..], &["--await-client", "170s"]].concat())
+    // The coordinator removes a killed member after 6 s, on a slow machine much later. Meanwhile the
+    // endpoints of its partitions are missing.
+    stage(settings, folder, name, &["--await-client", "170s"])
+}
+
+fn stage(settings: &Settings, folder: &Path, name: &str, args: &[&str]) -> Service {
+    let common = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s", "--metrics", "off"];
+    Service::start(folder, name, &[&common[..], args].concat())
 }
 
 /// Returns the batches of two nodes. Each call of the first node is served by the same call of the
 /// second, whose clock is an hour ahead.
-fn node_batches() -> [Vec<EventBatch>; 2] {
-    let mut client = synthetic_batches::batches(1, CALLS);
-    let mut server = synthetic_batches::batches(2, CALLS);
+fn node_batches(calls: u64) -> [Vec<EventBatch>; 2] {
+    let mut client = synthetic_batches::batches(1, calls);
+    let mut server = synthetic_batches::batches(2, calls);
     client.iter_mut().for_each(|batch| add_endpoints(batch, RpcSide::Client));
     server.iter_mut().for_each(|batch| {
         batch.anchor.wallclock = WallclockNs(batch.anchor.wallclock.0 + HOUR);
@@ -107,12 +120,8 @@ fn server_spans_are_children_of_client_spans_also_when_an_aggregator_is_killed()
     };
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let mut aggregators = ["one", "two"].map(|name| aggregator(&settings, folder.path(), name));
-    let started = Instant::now();
-    while settings.partitions(STATE).is_err() {
-        assert!(started.elapsed() < TIME_LIMIT, "no topics");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let node_batches = node_batches();
+    wait_for_topics(&settings);
+    let node_batches = node_batches(CALLS);
     let expected = fragment_count(&node_batches);
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
     std::thread::scope(|scope| {
@@ -130,13 +139,60 @@ fn server_spans_are_children_of_client_spans_also_when_an_aggregator_is_killed()
         ([Some(0); 2], expected),
         "{output:?}"
     );
-    let spans = reader.fragments.keys().flat_map(|bytes| v1::decode_fragments(bytes).unwrap().fragments);
-    let spans: Vec<Span> = spans.flat_map(|fragment| fragment.spans).collect();
+    let spans = spans(&reader);
     assert_one_trace_each(&spans, &node_batches, &output);
     println!("{} spans of {CALLS} requests, each once in the client's trace", spans.len());
 }
 
-fn assert_one_trace_each(spans: &[Span], node_batches: &[Vec<EventBatch>; 2], output: &[String; 2]) {
+#[test]
+fn traces_are_whole_also_when_the_link_stage_was_down_for_longer_than_a_client_is_awaited() {
+    let broker = match Broker::start() {
+        Ok(broker) => broker,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
+    let start = |name: &str| {
+        stage(&settings, folder.path(), name, &["--stage", name, "--await-client", AWAIT_CLIENT])
+    };
+    let (join, assemble) = (start("join"), start("assemble"));
+    wait_for_topics(&settings);
+    let node_batches = node_batches(CALLS_OF_OUTAGE);
+    let expected = fragment_count(&node_batches);
+    let clients = fragment_count_of(&node_batches[0]);
+    let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
+    feed(&settings, &node_batches);
+    reader.read_until(TIME_LIMIT, |fragments| total(fragments) >= clients);
+    // The time itself is what is tested.
+    reader.read_until(OUTAGE, |_| false);
+    let servers: BTreeSet<TraceId> = calls(&node_batches[1]).into_values().map(|(_, trace)| trace).collect();
+    let alone = spans(&reader).into_iter().find(|span| servers.contains(&span.trace));
+    assert_eq!(alone, None, "a server's trace that was not moved to its client's");
+    let link = start("link");
+    reader.read(expected, TIME_LIMIT);
+    let ended = [join, assemble, link].map(Service::finish);
+    let output = ended.each_ref().map(|(_, output)| output.clone());
+    assert_eq!(
+        (ended.map(|(status, _)| status), total(&reader.fragments)),
+        ([Some(0); 3], expected),
+        "{output:?}"
+    );
+    assert_one_trace_each(&spans(&reader), &node_batches, &output);
+}
+
+fn wait_for_topics(settings: &Settings) {
+    let started = Instant::now();
+    while settings.partitions(STATE).is_err() {
+        assert!(started.elapsed() < TIME_LIMIT, "no topics");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn spans(reader: &TraceReader) -> Vec<Span> {
+    let fragments = reader.fragments.keys().flat_map(|bytes| v1::decode_fragments(bytes).unwrap().fragments);
+    fragments.flat_map(|fragment| fragment.spans).collect()
+}
+
+fn assert_one_trace_each(spans: &[Span], node_batches: &[Vec<EventBatch>; 2], output: &[String]) {
     let (client_calls, server_calls) = (calls(&node_batches[0]), calls(&node_batches[1]));
     let traces: BTreeMap<TraceId, u64> =
         client_calls.iter().map(|(enter, (_, trace))| (*trace, *enter)).collect();
@@ -156,7 +212,7 @@ fn assert_one_trace_each(spans: &[Span], node_batches: &[Vec<EventBatch>; 2], ou
         // same time.
         assert_eq!(span.start.0, 1_700_000_000_000_000_000 + enter, "{span:?}");
     }
-    assert_eq!(roots, CALLS as usize);
+    assert_eq!(roots, client_calls.len());
     let parents: BTreeMap<SpanId, TraceId> = spans.iter().map(|span| (span.id, span.trace)).collect();
     for span in spans {
         let Some(parent) = span.parent.and_then(|parent| parents.get(&parent)) else { continue };
@@ -166,6 +222,10 @@ fn assert_one_trace_each(spans: &[Span], node_batches: &[Vec<EventBatch>; 2], ou
 
 /// Returns the number of fragments of the join stage; each must be emitted once.
 fn fragment_count(node_batches: &[Vec<EventBatch>; 2]) -> usize {
+    node_batches.iter().map(|batches| fragment_count_of(batches)).sum()
+}
+
+fn fragment_count_of(batches: &[EventBatch]) -> usize {
     use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
     use blkkin_wire::fragment::{Incarnation, TraceFragment};
     use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
@@ -182,13 +242,11 @@ fn fragment_count(node_batches: &[Vec<EventBatch>; 2]) -> usize {
         }
     }
     let mut count = Count::default();
-    for batches in node_batches {
-        let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
-        for batch in batches {
-            stage.apply(InputRecord { at: None, bytes: &v1::encode(batch) }, &mut count);
-        }
-        assert_eq!(stage.pending(), 0);
+    let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
+    for batch in batches {
+        stage.apply(InputRecord { at: None, bytes: &v1::encode(batch) }, &mut count);
     }
+    assert_eq!(stage.pending(), 0);
     count.0
 }
 

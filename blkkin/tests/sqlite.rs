@@ -26,7 +26,8 @@ use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 
 use support::disk::Disk;
 use support::gated_process::GatedProcess;
-use support::recording::{Recording, record, until_complete};
+use support::missed_ends::until_complete;
+use support::recording::{Recording, record};
 use support::tools::{capture, tool};
 use support::{needs, or_skip};
 

@@ -19,7 +19,8 @@ use blkkin_wire::event::{BioEvent, Submitter};
 
 use support::disk::{Disk, Statistics, Upper};
 use support::gated_process::GatedProcess;
-use support::recording::{Recording, until_complete};
+use support::missed_ends::until_complete;
+use support::recording::Recording;
 use support::{needs, or_skip};
 
 const LOWER: u64 = 96 << 20;

@@ -111,13 +111,18 @@ fn the_units_work_under_systemd() {
         let status = || systemd.property(unit, "ExecMainStatus");
         assert!(started.is_ok(), "{started:?}, {}\n{}", status(), log(&systemd, unit));
         assert_eq!(systemd.property(unit, "ActiveState"), "active");
-        for set in ["CapEff", "CapPrm", "CapBnd"] {
+        // An agent has dropped those that it needs for its start. Its bounding set is the unit's,
+        // because the unit has no CAP_SETPCAP.
+        for (set, expected) in [("CapEff", 0), ("CapPrm", 0), ("CapBnd", expected)] {
             let found = capabilities(&systemd, unit, set);
             assert_eq!(found, expected, "{unit}: {set} {found:#x}");
         }
+        let log = log(&systemd, unit);
+        let kept = if unit == AGENT { "capabilities: CAP_SYS_PTRACE; " } else { "capabilities: none; " };
+        assert!(log.contains(kept) && log.contains(" system calls are denied"), "{log}");
         let status = systemd.read(&format!("/proc/{}/status", main_pid(&systemd, unit)));
         assert!(status.contains("NoNewPrivs:\t1") && !status.contains("Uid:\t0"), "{status}");
-        println!("{unit}: active, {} capabilities", expected.count_ones());
+        println!("{unit}: active, {} capabilities at its start", expected.count_ones());
     }
 
     // Each service works with its capabilities.
@@ -167,4 +172,41 @@ fn the_units_work_under_systemd() {
     let delivered = last.split_whitespace().find_map(|word| word.parse::<u64>().ok()).unwrap();
     assert!(delivered + 3 >= 3 * READS && !log_text.contains("stay in the spool"), "{log_text}");
     assert!(systemd.read(spans).contains("\"traceId\""), "{}", log(&systemd, "blkkin-exporter"));
+}
+
+/// Returns the drop-in that docs/daemons.md recommends.
+fn documented_drop_in() -> (String, String) {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/daemons.md");
+    let text = fs::read_to_string(docs).unwrap();
+    let (_, rest) = text.split_once("```ini\n# /etc/").unwrap();
+    let (name, rest) = rest.split_once('\n').unwrap();
+    (name.to_owned(), rest.split_once("```").unwrap().0.to_owned())
+}
+
+/// Root's session daemon runs outside of the unit. The relay needs a network namespace, which the
+/// unit itself does not allow.
+#[test]
+fn the_documented_drop_in_lets_the_agent_receive_daemon_events() {
+    needs!("unshare", "nsenter", "lttng", "lttng-relayd");
+    let options = "record = \"/var/lib/blkkin-agent/recording\"\nust = true\n";
+    let groups = ("group".to_owned(), "root:x:0:\ntracing:x:110:\n".to_owned());
+    let all = [&files("agent", options)[..], &[documented_drop_in(), groups]].concat();
+    let systemd = or_skip!(Systemd::start(&all, Path::new(env!("CARGO_BIN_EXE_blkkin"))));
+    systemd.run(&["ln", "-s", "/run", "/var/run"]).unwrap();
+    // It keeps its output open.
+    systemd.run(&["sh", "-c", "lttng-sessiond --no-kernel --background >/dev/null 2>&1"]).unwrap();
+    let started = systemd.systemctl(&["start", AGENT]);
+    assert!(started.is_ok(), "{started:?}\n{}", log(&systemd, AGENT));
+    let sessions = systemd.run(&["lttng", "--no-sessiond", "list"]).unwrap();
+    assert!(sessions.contains("blkkin-"), "{sessions}");
+    assert!(metrics(&systemd, AGENT).contains("blkkin_daemon_session_restarts_total 0"));
+    // The relay has neither the machine's network nor its user namespace.
+    let namespace =
+        |pid: &str, kind: &str| systemd.run(&["readlink", &format!("/proc/{pid}/ns/{kind}")]).unwrap();
+    let (agent, relay) = (main_pid(&systemd, AGENT), systemd.run(&["pidof", "lttng-relayd"]).unwrap());
+    for kind in ["net", "user"] {
+        assert_ne!(namespace(relay.trim(), kind), namespace(&agent, kind), "{kind}");
+    }
+    systemd.systemctl(&["stop", AGENT]).unwrap();
+    assert_eq!(systemd.property(AGENT, "ExecMainStatus"), "0", "{}", log(&systemd, AGENT));
 }

@@ -139,7 +139,10 @@ fn delay_loss_and_cuts_of_the_link_are_visible_in_their_requests() {
     let retransmitted = fleet.link.nodes[0].retransmitted_segments() - before;
     let lost = fleet.link.dropped_reads();
     let hidden = match watch {
-        Ok(watch) => watch.count(&format!(" saddr={} ", ADDRESSES[0])),
+        Ok(watch) => {
+            let client = format!(" saddr={} ", ADDRESSES[0]);
+            watch.events().iter().filter(|line| line.contains(&client)).count()
+        }
         Err(why) => {
             println!("ftrace cannot be used: {why}");
             0
@@ -200,8 +203,9 @@ fn assert_delayed(requests: &[Request<'_>], ms: u64, delay: Duration, ping: Dura
         "{ms} ms each way, median of the round trip: network {median} µs, link {delay} µs, ping {ping} µs"
     );
     assert!(median >= delay, "less than the link took");
-    // A request wakes up two programs, where ping wakes up one; on a busy machine that takes time.
-    assert!(median < 2 * delay + 5_000, "more than the network took");
+    // A request wakes up two programs, where ping wakes up one: 36 and 76 µs above ping and 140 to 360
+    // above the link were measured on two CPUs, so the goal of 100 µs is missed. Three times that.
+    assert!(median < delay.max(ping) + 1_000, "more than the network took");
 }
 
 /// Asserts that exactly the retransmitted requests are marked. Retransmissions in a hidden task

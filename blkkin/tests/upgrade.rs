@@ -1,4 +1,4 @@
-//! Agents and aggregators of neighbouring releases beside each other, with a real broker: no trace
+//! Agents and aggregators of neighbouring releases at the same time, with a real broker: no trace
 //! is lost or doubled while they are upgraded one by one, and a state of a newer release is refused
 //! and kept.
 //!
@@ -164,7 +164,7 @@ fn a_rolling_upgrade_loses_and_doubles_nothing() {
         // Output shows that the stages work before the next step.
         let before = total(&reader.fragments);
         reader.read_until(TIME_LIMIT, |fragments| total(fragments) > before);
-        // The second one is rolled back once, beside one of the next release.
+        // The second one is rolled back once, together with one of the next release.
         match step {
             0 => one = upgrade(one, &settings, folder, "one", &NEXT),
             1 | 3 => two = upgrade(two, &settings, folder, "two", &NEXT),

@@ -27,7 +27,7 @@ use serde_json::Value;
 use common::{Run, run};
 use server::Zipkin;
 use support::disk::Disk;
-use support::recording::until_all_ends_seen;
+use support::missed_ends::{Missed, until_all_ends_seen};
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
@@ -56,7 +56,7 @@ fn a_run_appears_in_zipkin_layer_by_layer() {
 }
 
 /// Traces SQLite to both destinations, and returns all spans that the server got. Repeats a run if
-/// the completion of a bio was missed, which is counted (see `support::recording::until_complete`).
+/// the completion of a bio was missed, which is counted (see `support::missed_ends`).
 /// That happens on kernels that run no program inside some tasks.
 fn trace_run(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
@@ -69,7 +69,7 @@ fn trace_run(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
         all.extend(serde_json::from_slice::<Vec<Value>>(&fs::read(file).unwrap()).unwrap());
         run
     };
-    let run = until_all_ends_seen(trace_run, |run| !run.stderr.contains("ends missed"));
+    let run = until_all_ends_seen(trace_run, |run| vec![Missed::in_output(&run.stderr)]);
     assert!(run.stderr.contains("lost: nothing"), "{run:?}");
     all
 }

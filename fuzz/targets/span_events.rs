@@ -45,6 +45,7 @@ fuzz_target!(|packet: &[u8]| {
     let Ok((header, mut position)) = decoder.open(&TRACE, packet) else { return };
     while let Ok(true) = decoder.next(&TRACE, packet, &mut position, &mut event) {
         let view = EventView {
+            user: 0,
             trace: &TRACE,
             trace_index: 0,
             stream_index: 0,

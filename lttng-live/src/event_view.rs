@@ -6,11 +6,30 @@ use crate::ctf::metadata::{EventClass, StreamClass, Trace};
 use crate::ctf::packet::{Event, PacketHeader};
 use crate::ctf::plan::Value;
 
+/// Id that no user has (`(uid_t) -1`).
+pub const UNKNOWN_USER: u32 = u32::MAX;
+
+/// Returns the owner of a trace's buffers from the trace's path. LTTng's session daemon names the
+/// folder of buffers per user `ust/uid/UID/BITS-bit`, after the credentials of the program's socket.
+/// The folder of buffers per process ends with a time, whatever the program's name is.
+pub fn buffer_owner(path: &str) -> u32 {
+    let owner = || {
+        let (rest, bits) = path.trim_end_matches('/').rsplit_once('/')?;
+        let (rest, user) = rest.rsplit_once('/')?;
+        let per_user = rest == "ust/uid" || rest.ends_with("/ust/uid");
+        if per_user && bits.ends_with("-bit") { user.parse().ok() } else { None }
+    };
+    owner().unwrap_or(UNKNOWN_USER)
+}
+
 /// Event with its trace and packet.
 #[derive(Clone, Copy, Debug)]
 pub struct EventView<'a> {
     /// Event's trace.
     pub trace: &'a Trace,
+    /// Owner of the buffer: the user whose programs can write the event, with any content.
+    /// [`UNKNOWN_USER`] if the trace does not name one.
+    pub user: u32,
     /// Index of the trace in its reader.
     pub trace_index: usize,
     /// Index of the stream in its reader.
@@ -85,5 +104,26 @@ impl<'a> EventView<'a> {
     pub fn field(&self, name: &str) -> Option<Value> {
         let (index, _) = self.class().payload.as_ref()?.field(name)?;
         self.event.payload.at(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_folder_of_buffers_per_user_names_their_owner() {
+        assert_eq!(buffer_owner("host/blkkin-1-2-0-20261125-070102/ust/uid/1000/64-bit"), 1000);
+        assert_eq!(buffer_owner("ust/uid/0/32-bit/"), 0);
+        for path in [
+            "",
+            "host/session/ust/pid/uid/0/64-bit-77-20261125-070102",
+            "host/session/ust/pid/ust/uid/0/64-bit-77-20261125-070102",
+            "host/session/uid/0/64-bit",
+            "ust/uid/root/64-bit",
+            "ust/uid/-1/64-bit",
+        ] {
+            assert_eq!(buffer_owner(path), UNKNOWN_USER, "{path}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::ctf::metadata::{MetadataError, Trace};
 use crate::ctf::packet::{
     CounterBaseline, Decoder, Event, Losses, PACKET_MAX, PacketError, PacketHeader, PacketPosition,
 };
-use crate::event_view::EventView;
+use crate::event_view::{EventView, buffer_owner};
 use crate::merge::StreamMerge;
 use crate::tick_conversion::{TickConversion, ticks_are_comparable};
 
@@ -48,6 +48,8 @@ pub enum TraceError {
 /// Stream with its files and the last decoded event.
 struct Stream {
     trace: usize,
+    /// Owner of its buffers.
+    user: u32,
     ticks: TickConversion,
     files: VecDeque<PathBuf>,
     path: PathBuf,
@@ -144,6 +146,7 @@ impl TraceFolder {
         let stream = &self.streams[index];
         Some(EventView {
             trace: &self.traces[stream.trace],
+            user: stream.user,
             trace_index: stream.trace,
             stream_index: index,
             header: &stream.header,
@@ -172,10 +175,13 @@ impl TraceFolder {
 
 impl Stream {
     fn new(trace: usize, files: VecDeque<PathBuf>) -> Self {
+        let path = files.front().cloned().unwrap_or_default();
+        let folder = path.parent().unwrap_or(Path::new("")).to_string_lossy();
         Self {
             trace,
+            user: buffer_owner(&folder),
             ticks: TickConversion::IDENTITY,
-            path: files.front().cloned().unwrap_or_default(),
+            path,
             files,
             file: None,
             bytes: Vec::new(),

@@ -87,8 +87,14 @@ pub const ATTRIBUTES_TOO_LONG: usize = USDT_DROPPED + 1;
 /// System calls whose thread attributes could be read neither at entry nor at return.
 pub const ATTRIBUTES_UNREAD: usize = ATTRIBUTES_TOO_LONG + 1;
 
+/// NBD requests that are not traced because the table of connections has no room for theirs.
+pub const NBD_UNTRACKED: usize = ATTRIBUTES_UNREAD + 1;
+/// Processes that did not inherit the thread context of the process that forked them: the table had
+/// no room.
+pub const CONTEXTS_NO_ROOM: usize = NBD_UNTRACKED + 1;
+
 /// Number of counters.
-pub const COUNTERS: usize = ATTRIBUTES_UNREAD + 1;
+pub const COUNTERS: usize = CONTEXTS_NO_ROOM + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then the state that only the
 /// eBPF side uses.

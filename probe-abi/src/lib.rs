@@ -18,6 +18,9 @@
 //! survive version skew.
 #![no_std]
 
+#[cfg(test)]
+extern crate std;
+
 pub mod context;
 pub mod counters;
 pub mod in_flight;

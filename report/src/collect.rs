@@ -14,6 +14,7 @@
 
 pub mod calls;
 pub(crate) mod classified;
+pub mod coverage;
 pub mod daemon_spans;
 pub mod devices;
 pub mod files;

@@ -14,6 +14,7 @@ use blkkin_wire::syscalls::SyscallId;
 use serde_json::{Map, Value, json};
 
 use crate::collect::calls::{CallRow, IoKind};
+use crate::collect::coverage::{Cause, CoverageRow};
 use crate::collect::devices::DeviceRow;
 use crate::collect::files::{self, FileRow};
 use crate::collect::latency::Latency;
@@ -39,6 +40,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "slowest": report.slowest.traces().iter().map(|trace| storage_operation(report, trace)).collect::<Vec<_>>(),
         "in_flight": final_state::in_flight(report),
         "devices_lost": final_state::lost_devices(report),
+        "explained": report.coverage_rows().iter().map(explained).collect::<Vec<_>>(),
         "contexts": contexts(&report.totals, losses),
         "losses": self::losses(losses),
     })
@@ -179,6 +181,18 @@ fn kernel(report: &Report) -> Vec<Value> {
     rows.collect()
 }
 
+/// Returns the bytes that a disk counted itself, and those of each cause.
+fn explained(row: &CoverageRow) -> Value {
+    let mut fields = fields([
+        ("device", json!(&*row.name)),
+        ("bytes", json!(row.counted)),
+        ("not_recorded", json!(row.not_recorded())),
+    ]);
+    let causes = Cause::ALL.iter().zip(row.recorded);
+    fields.extend(causes.map(|(cause, bytes)| (cause.name().to_owned(), json!(bytes))));
+    Value::Object(fields)
+}
+
 fn storage_operation(report: &Report, trace: &Trace) -> Value {
     let breakdown = latency::breakdown(trace);
     let task = trace.names.task.as_deref();
@@ -227,6 +241,10 @@ fn losses(losses: &Losses) -> Value {
         "malformed": losses.malformed,
         "walk_overflow": losses.walk_overflow,
         "flush_overflow": losses.flush_overflow,
+        "compat": losses.compat,
+        "paths_failed": losses.paths_failed,
+        "nbd_messages": losses.nbd_messages,
+        "usdt_events": losses.usdt_events,
         "batches_missed": losses.batches_missed,
         "orphaned": losses.orphaned,
         "spans_dropped": losses.spans_dropped,
@@ -234,9 +252,7 @@ fn losses(losses: &Losses) -> Value {
             "incomplete": losses.incomplete,
             "truncated": losses.truncated,
             "in_flight": losses.in_flight,
-            "compat": losses.compat,
             "filtered": losses.filtered,
-            "paths_failed": losses.paths_failed,
         },
     })
 }

@@ -37,6 +37,12 @@ pub struct Losses {
     pub walk_overflow: u64,
     /// Flushes that served more requests than the program examines.
     pub flush_overflow: u64,
+    /// Files whose path could not be read, counted at each attempt.
+    pub paths_failed: u64,
+    /// Requests and replies of NBD clients that were not recorded.
+    pub nbd_messages: u64,
+    /// Events of USDT probes dropped because a ring was full.
+    pub usdt_events: u64,
     /// Batches that did not reach the join.
     pub batches_missed: u64,
     /// Events that the join emitted without their root.
@@ -54,8 +60,6 @@ pub struct Losses {
     pub compat: u64,
     /// Calls excluded by a filter.
     pub filtered: u64,
-    /// Files without a known path.
-    pub paths_failed: u64,
     /// Counters of thread contexts.
     pub contexts: ContextStats,
     /// Counters of process contexts.
@@ -177,6 +181,9 @@ impl Losses {
             ("requests with more bios than are walked", self.walk_overflow),
             ("flushes that served more requests than are examined", self.flush_overflow),
             ("calls by 32-bit programs, not traced", self.compat),
+            ("file paths unread", self.paths_failed),
+            ("NBD messages missed", self.nbd_messages),
+            ("USDT events dropped (ring full)", self.usdt_events),
             ("batches missed", self.batches_missed),
             ("events without their root", self.orphaned),
             ("spans not exported", self.spans_dropped),
@@ -191,7 +198,6 @@ impl Losses {
             ("truncated (path cut)", self.truncated),
             ("still in flight at the end", self.in_flight),
             ("calls filtered", self.filtered),
-            ("files without a path", self.paths_failed),
             ("calls whose thread context could not be read", self.contexts.unread),
             ("calls with an invalid thread context", self.contexts.invalid),
             ("calls with more thread attributes than are read", self.contexts.attributes_cut),
@@ -226,6 +232,7 @@ mod tests {
             walk_overflow: 64,
             flush_overflow: 128,
             calls_compat: 256,
+            paths_failed: 512,
             calls_incomplete: 1_000,
             contexts_unread: 5,
             contexts_publishing: 6,

@@ -9,6 +9,7 @@ use blkkin_wire::syscalls::Arch;
 
 use crate::collect::calls::Calls;
 use crate::collect::classified::ClassifiedTrace;
+use crate::collect::coverage::{Coverage, CoverageRow, DiskCount};
 use crate::collect::daemon_spans::{DaemonSpanInput, SlowestDaemonSpans};
 use crate::collect::devices::Devices;
 use crate::collect::files::Files;
@@ -58,6 +59,7 @@ pub struct Report {
     pub(crate) daemon_spans: SlowestDaemonSpans,
     pub(crate) slowest: Slowest,
     pub(crate) final_state: FinalState,
+    coverage: Coverage,
 }
 
 impl Report {
@@ -77,6 +79,7 @@ impl Report {
             daemon_spans,
             slowest,
             final_state: FinalState::default(),
+            coverage: Coverage::default(),
         }
     }
 
@@ -91,6 +94,23 @@ impl Report {
         self.kernel.add(trace);
         self.slowest.add(classified);
         self.daemon_spans.add(trace);
+    }
+
+    /// Adds the bytes of one trace to what the trace explains of its disks. Every trace counts,
+    /// those that a filter of traces drops too.
+    pub fn add_coverage(&mut self, trace: &Trace) {
+        self.coverage.add(trace);
+    }
+
+    /// Sets what the kernel counted for each disk while tracing ran.
+    pub fn set_disk_counts(&mut self, counts: Vec<DiskCount>) {
+        self.coverage.set_counts(counts);
+    }
+
+    /// Returns what the trace explains of each disk: of those that the command used, or of all that
+    /// the node has.
+    pub(crate) fn coverage_rows(&self) -> Vec<CoverageRow> {
+        self.coverage.rows(self.config.command.is_some())
     }
 
     /// Records that the linker moved the trace `id` into another trace.

@@ -1,7 +1,8 @@
 //! The text page: totals, layers, calls, devices, files, kernel work, the slowest operations, the
-//! state at the end of tracing, and the losses.
+//! state at the end of tracing, the explained share of each disk, and the losses.
 
 mod calls;
+mod coverage;
 mod daemon_spans;
 mod devices;
 mod files;
@@ -37,6 +38,7 @@ pub(crate) fn page(report: &Report, losses: &Losses, style: &Style) -> String {
         daemon_spans::lines(report, columns),
         slowest::lines(report, columns),
         final_state::lines(report, columns),
+        coverage::lines(report, columns),
         losses::lines(report, losses, columns),
     ] {
         lines.extend(section);

@@ -56,7 +56,7 @@ pub use enrich::contexts::policy::{ContextPolicy, ProcessMatcher};
 pub use enrich::contexts::ptrace_access::{PtraceAccess, ptrace_access};
 pub use error::TracerError;
 pub use load::Tracer;
-pub use reader_loop::TraceSummary;
+pub use reader_loop::{TraceSummary, raise_priority};
 pub use stats::persistent_counters::{
     CounterHandles, CrashedRunStats, OrphanedCounters, PinDir, PinnedCounters,
 };

@@ -49,8 +49,8 @@ use crate::stats::counters::KernelCounters;
 use crate::stats::persistent_counters::CounterHandles;
 use crate::stats::progress_map::ProgressMap;
 
-/// Maximum number of concurrent NBD connections. The map has 1 entry if NBD is not traced, since a
-/// map cannot be empty.
+/// Sets of the table of NBD connections, of four connections each. The map has one if NBD is not
+/// traced, since a map cannot be empty.
 const NBD_CONNECTIONS: u32 = 1_024;
 
 /// Maximum number of children that have not run yet, where the fork hook knows them by tid only.
@@ -268,6 +268,11 @@ impl Tracer {
             progress_map: map.fd().as_fd().try_clone_to_owned()?,
             progress,
         })
+    }
+
+    /// Returns whether the tracer will look for contexts in the memory of other processes.
+    pub fn reads_contexts(&self) -> bool {
+        self.contexts.is_some()
     }
 
     /// Returns the identity that batches carry.

@@ -113,8 +113,9 @@ fn next_poll_interval(interval: Duration, found: usize) -> Duration {
 
 /// Raises the priority of the calling thread above ordinary work. The reader needs little CPU, but
 /// the traced load on a busy machine would delay it by tens of milliseconds, during which rings
-/// overflow. Without CAP_SYS_NICE the priority stays as it is.
-fn raise_priority() {
+/// overflow. Without CAP_SYS_NICE the priority stays as it is; a thread that drops the capability
+/// calls this before.
+pub fn raise_priority() {
     const NICE: libc::c_int = -10;
     // SAFETY: no memory is passed; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };

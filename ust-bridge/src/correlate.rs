@@ -16,9 +16,14 @@
 //!
 //! *Ids.* A daemon in a container emits ids of its own pid namespace, which belong to other tasks
 //! outside of it. The kernel side reports each task's ids in both namespaces, so tasks are matched
-//! by (namespace, process, thread). Emitted spans have the host's ids, like system calls.
+//! by (namespace, process, thread, user). Emitted spans have the host's ids, like system calls.
 //! *Rejected*: a translation by `NSpid` of /proc/PID/status, because an exited task is not there,
 //! and its id may have been reused.
+//!
+//! *Users.* A program can emit any ids. The events of a user other than root are about a thread
+//! only if the kernel side reports that thread with this user. Otherwise they are refused and counted
+//! ([`CorrelationStats::updates_foreign_user`]), or, for a thread that is not reported yet, kept
+//! apart from the claims of other users. A span whose process is unknown keeps no process id.
 //!
 //! *Two sources for one call.* For a thread that publishes its thread context, the kernel side has
 //! read the context at the call, and it takes precedence. The span events then only show whether
@@ -42,7 +47,8 @@ use blkkin_wire::event::{ContextSource, LayerEvent, SyscallEvent, TaskChange, Tr
 use blkkin_wire::ids::{SpanId, TaskId, TraceId};
 
 use crate::daemon_spans::{ActiveSpan, Process, Thread, UpdateSink};
-use task_ids::{HostIds, TaskIds};
+use crate::span_event::TRUSTED_USER;
+use task_ids::{HostIds, Owner, TaskIds};
 
 /// Maximum time in ns that a batch waits for updates. A live timer is some ms, so a longer wait has
 /// another cause.
@@ -55,6 +61,8 @@ const TASKS_MAX: usize = 262_144;
 /// Spans known as daemon spans of this node: the last ones that began or became active, and up to
 /// as many before these.
 const SPANS_MAX: usize = 65_536;
+/// Maximum number of users to report.
+const FOREIGN_USERS_MAX: usize = 64;
 
 /// Update from the daemons' span events.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,12 +134,15 @@ pub struct CorrelationStats {
     pub spans: u64,
     /// Emitted spans without an end.
     pub spans_unfinished: u64,
-    /// Emitted spans of an unknown process in another pid namespace. They have no process and no
-    /// children.
+    /// Emitted spans of an unknown process in another pid namespace, or of a user other than root.
+    /// They have no process and no children.
     pub spans_foreign_pidns: u64,
     /// Emitted spans before the watermark of an earlier, incomplete batch. They are complete, and
     /// only out of order.
     pub spans_late: u64,
+    /// Spans, endpoints and changes of a thread's span that were refused, because they name a thread
+    /// of another user.
+    pub updates_foreign_user: u64,
     /// Spans dropped because their process is not traced.
     pub spans_filtered: u64,
 }
@@ -154,6 +165,8 @@ pub struct Correlator {
     /// later; `None` if all processes are traced.
     traced: Option<HashSet<Process>>,
     exits: Vec<ThreadExit>,
+    /// Users whose events named threads of other users: the reported ones, and the new ones.
+    foreign_users: [Vec<u32>; 2],
     /// Waiting batches, with their arrival on the caller's clock.
     waiting: VecDeque<(EventBatch, u64)>,
     waiting_events: usize,
@@ -227,6 +240,13 @@ impl Correlator {
         self.exits.drain(..)
     }
 
+    /// Returns the users that were not returned before, whose events named threads of other users.
+    pub fn take_foreign_users(&mut self) -> Vec<u32> {
+        let [reported, new] = &mut self.foreign_users;
+        reported.extend_from_slice(new);
+        std::mem::take(new)
+    }
+
     /// Returns the counters.
     pub fn stats(&self) -> &CorrelationStats {
         &self.stats
@@ -249,7 +269,7 @@ impl Correlator {
                     if let Some(traced) = &mut self.traced
                         && traced.len() < TASKS_MAX
                     {
-                        traced.insert(ids.own().process());
+                        traced.extend([ids.own().process(), ids.own_claimed().process()]);
                     }
                     if task.change == TaskChange::Exited {
                         self.task_exited(task.task.id, task.time);
@@ -292,13 +312,15 @@ impl Correlator {
         if last {
             self.processes.remove(&thread.process());
         }
-        self.exits.push(ThreadExit { thread, at: at.0, last });
+        self.exits.push(ThreadExit { thread: ids.own_claimed(), at: at.0, last });
     }
 
     /// Applies all updates up to `time`.
     fn apply_updates(&mut self, time: MonotonicNs, events: &mut Vec<LayerEvent>) {
         while let Some(update) = self.updates.pop_front_if(|update| update.at() <= time) {
             match update {
+                Update::Event(process, event) if self.is_foreign_event(process, &event) => {}
+                Update::ActiveSpan(at, thread, Some(_)) if self.is_foreign(thread, at) => {}
                 Update::Event(process, event) if self.is_filtered(process) => {
                     self.stats.spans_filtered += u64::from(matches!(event, LayerEvent::DaemonSpan(_)));
                 }
@@ -323,6 +345,31 @@ impl Correlator {
                 Update::UnknownActiveSpans(_) => self.threads.clear(),
             }
         }
+    }
+
+    /// Checks whether an event is about a process of another user, and counts it.
+    fn is_foreign_event(&mut self, process: Process, event: &LayerEvent) -> bool {
+        let (tid, begin) = match event {
+            LayerEvent::DaemonSpan(span) => (span.tid.0, span.begin),
+            LayerEvent::RpcEndpoint(endpoint) => (process.pid, endpoint.begin),
+            _ => return false,
+        };
+        let Process { pid_ns, pid, user } = process;
+        self.is_foreign(Thread { pid_ns, pid, tid, user }, begin)
+    }
+
+    /// Checks whether a user other than root names a thread of another user, and counts it.
+    fn is_foreign(&mut self, thread: Thread, at: MonotonicNs) -> bool {
+        if thread.user == TRUSTED_USER || self.host_ids.owner(thread, at) != Owner::OtherUser {
+            return false;
+        }
+        self.stats.updates_foreign_user += 1;
+        let [reported, new] = &mut self.foreign_users;
+        let known = reported.contains(&thread.user) || new.contains(&thread.user);
+        if !known && reported.len() + new.len() < FOREIGN_USERS_MAX {
+            new.push(thread.user);
+        }
+        true
     }
 
     fn remember_span(&mut self, trace: TraceId, span: SpanId) {

@@ -52,7 +52,7 @@ use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::SpanKind;
 
-use crate::span_event::{EventOrigin, SpanEvent};
+use crate::span_event::{EventOrigin, SpanEvent, TRUSTED_USER};
 
 /// Maximum number of open spans, some 40 MiB with a few annotations each. Beyond it the oldest
 /// eighth is emitted.
@@ -68,17 +68,21 @@ const TEXT_MAX: usize = 1_024;
 /// Event that a server emits before it sends its reply.
 pub const REPLY_EVENT: &str = "answers";
 
-/// Process, as identified in its own pid namespace.
+/// Process, as identified in its own pid namespace by a user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Process {
     /// Inode of the pid namespace; 0 for the initial one.
     pub pid_ns: u64,
     /// Process id in this namespace.
     pub pid: u32,
+    /// User that claims these ids; [`TRUSTED_USER`] for root and the kernel.
+    pub user: u32,
 }
 
-/// Thread, as identified in its own pid namespace. Ids of two namespaces are unrelated: without the
-/// namespace, a container's thread could be taken for a thread of the host.
+/// Thread, as identified in its own pid namespace by a user. Ids of two namespaces are unrelated:
+/// without the namespace, a container's thread could be taken for a thread of the host. A program
+/// can write any ids into its user's buffers: without the user, its events would change the state
+/// of another user's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Thread {
     /// Inode of the pid namespace; 0 for the initial one.
@@ -87,21 +91,35 @@ pub struct Thread {
     pub pid: u32,
     /// Thread id in this namespace.
     pub tid: u32,
+    /// User that claims these ids; [`TRUSTED_USER`] for root and the kernel.
+    pub user: u32,
+}
+
+impl Process {
+    /// Returns true if the other has the same ids, whichever user claims them.
+    fn has_ids_of(self, other: Process) -> bool {
+        (self.pid_ns, self.pid) == (other.pid_ns, other.pid)
+    }
 }
 
 impl Thread {
     /// Returns a thread of the initial pid namespace.
     pub const fn initial(pid: u32, tid: u32) -> Thread {
-        Thread { pid_ns: 0, pid, tid }
+        Thread { pid_ns: 0, pid, tid, user: TRUSTED_USER }
     }
 
     /// Returns the thread's process.
     pub const fn process(self) -> Process {
-        Process { pid_ns: self.pid_ns, pid: self.pid }
+        Process { pid_ns: self.pid_ns, pid: self.pid, user: self.user }
+    }
+
+    /// Returns the thread as `user` claims it.
+    pub const fn claimed_by(self, user: u32) -> Thread {
+        Thread { user, ..self }
     }
 
     fn of(at: &EventOrigin<'_>) -> Thread {
-        Thread { pid_ns: at.pid_ns, pid: at.vpid, tid: at.vtid }
+        Thread { pid_ns: at.pid_ns, pid: at.vpid, tid: at.vtid, user: at.user }
     }
 }
 
@@ -242,8 +260,10 @@ impl DaemonSpans {
 
     /// Removes the active span of an exited thread, before its id is reused.
     pub fn thread_exited(&mut self, thread: Thread, at: u64, sink: &mut impl UpdateSink) {
-        if self.threads.remove(&thread).is_some() {
-            sink.active_span(MonotonicNs(at.max(self.now)), thread, None);
+        for thread in [thread, thread.claimed_by(TRUSTED_USER)] {
+            if self.threads.remove(&thread).is_some() {
+                sink.active_span(MonotonicNs(at.max(self.now)), thread, None);
+            }
         }
     }
 
@@ -251,13 +271,13 @@ impl DaemonSpans {
     pub fn process_exited(&mut self, process: Process, at: u64, sink: &mut impl UpdateSink) {
         self.now = self.now.max(at);
         self.threads.retain(|thread, _| {
-            let keep = thread.process() != process;
+            let keep = !thread.process().has_ids_of(process);
             if !keep {
                 sink.active_span(MonotonicNs(at), *thread, None);
             }
             keep
         });
-        self.emit_unfinished(at, |key, _| key.0 == process, sink);
+        self.emit_unfinished(at, |key, _| key.0.has_ids_of(process), sink);
     }
 
     /// Emits all open spans at the end of the input.

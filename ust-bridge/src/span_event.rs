@@ -11,6 +11,9 @@ use std::borrow::Cow;
 pub use blkkin_wire::remote_link::RpcSide;
 pub use blkkin_wire::span::SpanKind;
 
+/// Root, whose events may name any thread; also for events in which the kernel names the thread.
+pub const TRUSTED_USER: u32 = 0;
+
 /// Time and thread of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EventOrigin<'a> {
@@ -22,6 +25,8 @@ pub struct EventOrigin<'a> {
     pub vtid: u32,
     /// Inode of the pid namespace; 0 for the initial one, or if unknown.
     pub pid_ns: u64,
+    /// User whose programs can write the event. The ids above are this user's claim.
+    pub user: u32,
     /// Name of the process; in fact the thread's comm, of up to 15 bytes.
     pub procname: Cow<'a, str>,
 }

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use blkkin_lttng_live::live::follow::{Follower, Step, Target};
+use blkkin_lttng_live::live::follow::{Follower, Step};
 use blkkin_lttng_live::live::reader::Settings;
 use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons;
 use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};
@@ -30,8 +30,7 @@ fn follow(follower: &mut Follower, mut enough: impl FnMut(&Follower) -> bool) ->
 }
 
 fn follower(supervisor: &SessionSupervisor) -> Follower {
-    let (address, session) = (supervisor.relay().live_address(), supervisor.name().to_owned());
-    Follower::new(Target { address, session, settings: Settings::default() })
+    supervisor.follower(Settings::default())
 }
 
 fn config() -> SessionConfig {

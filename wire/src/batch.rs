@@ -50,9 +50,9 @@ pub struct SourceStats {
     pub recursion_misses: u64,
     /// Records that failed to decode: wrong length or unknown tag.
     pub malformed: u64,
-    /// Block requests of traced devices without a traced bio.
+    /// Block requests of traced devices without a traced bio. They are recorded, so this is no loss.
     pub requests_foreign: u64,
-    /// Files whose path could not be resolved.
+    /// Records of files that were not written because the path could not be read, at each attempt.
     pub paths_failed: u64,
     /// Block requests with more bios than the tracer walks.
     pub walk_overflow: u64,
@@ -123,6 +123,7 @@ impl SourceStats {
             + self.walk_overflow
             + self.flush_overflow
             + self.calls_compat
+            + self.paths_failed
     }
 }
 

@@ -127,6 +127,9 @@ pub enum RemoteLink {
     Endpoint(Box<LinkEndpoint>),
     /// New parent of the trace. In `blkkin.spans` only.
     Reparented(Box<Reparented>),
+    /// The trace has no known client: its provisional id stays. In `blkkin.spans` only. Every server
+    /// endpoint gets this answer or a new parent, so a reader knows how long to wait.
+    Unlinked,
     /// Forwarded from another trace, over this number of reparentings. In `blkkin.spans` only.
     Forwarded(u8),
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::otlp_config::OtlpConfig;
 use crate::queue;
+use crate::tls::TlsFiles;
 
 /// Configuration of an exporter. The defaults suit one node and a nearby Zipkin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct ExportConfig {
     /// Maximum number of posts of a rejected batch. After that, the rest is rejected without
     /// halving.
     pub posts_max: u32,
+    /// Files of TLS connections to all servers. They replace those of [`OtlpConfig`].
+    pub tls: TlsFiles,
     /// Options of requests to OTLP receivers.
     pub otlp: OtlpConfig,
 }
@@ -48,6 +51,7 @@ impl Default for ExportConfig {
             // Enough to find a dozen bad spans of 1000. Without a limit, a server that rejects
             // everything would receive 2000 posts for each batch.
             posts_max: 256,
+            tls: TlsFiles::default(),
             otlp: OtlpConfig::default(),
         }
     }

@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::MetadataMap;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status};
 use ureq::http::uri::PathAndQuery;
 
@@ -38,7 +38,8 @@ use crate::config::ExportConfig;
 use crate::delivery::{FailureReason, ServerReply, Transport, Unreachable};
 use crate::open_error::OpenError;
 use crate::otlp;
-use crate::otlp_config::{Compression, OtlpConfig, read_certificates, redact, remedy};
+use crate::otlp_config::{Compression, OtlpConfig, redact, remedy};
+use crate::tls::root_cause;
 use crate::url::ServerUrl;
 
 /// Default port of receivers (IANA, service otlp).
@@ -146,7 +147,7 @@ impl Transport for GrpcTransport {
             CallError::Timeout => (FailureReason::Timeout, "timed out".to_owned()),
             CallError::Connection(why) => (FailureReason::ConnectFailed, why),
         };
-        let remedy = remedy(&why);
+        let remedy = remedy(&self.url, &why);
         Err(Unreachable { reason, why: format!("cannot reach {}: {why}; {remedy}", self.url) })
     }
 }
@@ -156,7 +157,7 @@ fn endpoint(
     config: &ExportConfig,
     error: &dyn Fn(&dyn Error) -> OpenError,
 ) -> Result<Endpoint, OpenError> {
-    let tls = url.uri().scheme_str() == Some("grpcs");
+    let tls = url.is_tls();
     let scheme = if tls { "https" } else { "http" };
     let host = url.uri().host().unwrap_or_default();
     let port = url.uri().port_u16().unwrap_or(PORT_DEFAULT);
@@ -167,11 +168,15 @@ fn endpoint(
     if !tls {
         return Ok(endpoint);
     }
-    let roots = match &config.otlp.certificate {
-        Some(path) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read_certificates(path)?)),
+    let material = config.tls.or(&config.otlp.tls).read()?;
+    let mut tls = match material.authorities {
+        Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
         None => ClientTlsConfig::new().with_webpki_roots(),
     };
-    endpoint.tls_config(roots).map_err(|e| error(&e))
+    if let Some((certificate, key)) = material.identity {
+        tls = tls.identity(Identity::from_pem(certificate, key));
+    }
+    endpoint.tls_config(tls).map_err(|e| error(&e))
 }
 
 async fn read_response(
@@ -197,15 +202,6 @@ fn connection_error(error: &(dyn Error + 'static)) -> CallError {
         cause = error.source();
     }
     CallError::Connection(root_cause(error))
-}
-
-/// Returns the text of the innermost error: the outer ones of tonic state only "transport error".
-fn root_cause(error: &dyn Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }
 
 /// Codec of messages that are encoded already.

@@ -14,14 +14,15 @@
 //! | other 4xx, 3xx | not an endpoint for spans |
 //!
 //! Requests to OTLP receivers have the headers and the compression of [`OtlpConfig`]. Requests to
-//! Zipkin have neither: the variables behind them are OpenTelemetry's.
+//! Zipkin have neither: the variables behind them are OpenTelemetry's. TLS files of
+//! [`ExportConfig`] apply to both.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
 use flate2::write::GzEncoder;
 use ureq::http::{Response, StatusCode};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, Error, Proxy};
 
 use crate::config::ExportConfig;
@@ -29,7 +30,8 @@ use crate::delivery::{FailureReason, ServerReply, Transport, Unreachable};
 use crate::format::Format;
 use crate::open_error::OpenError;
 use crate::otlp;
-use crate::otlp_config::{Compression, OtlpConfig, read_certificates, redact, remedy};
+use crate::otlp_config::{Compression, OtlpConfig, redact, remedy};
+use crate::tls::{self, TlsMaterial};
 use crate::url::ServerUrl;
 
 /// Maximum bytes of a response that are read: a server describes an error in one sentence.
@@ -50,18 +52,18 @@ impl HttpTransport {
     /// Creates a transport without connecting.
     pub fn new(url: ServerUrl, format: Format, config: &ExportConfig) -> Result<HttpTransport, OpenError> {
         let options = if format == Format::Otlp { config.otlp.clone() } else { OtlpConfig::default() };
-        let roots = match &options.certificate {
-            // An unused file is not read: it may belong to another destination.
-            Some(path) if url.uri().scheme_str() == Some("https") => {
-                RootCerts::new_with_certs(&certificates(&read_certificates(path)?))
-            }
-            _ => RootCerts::WebPki,
-        };
+        // Unused files are not read: they may belong to another destination.
+        let material =
+            if url.is_tls() { config.tls.or(&options.tls).read()? } else { TlsMaterial::default() };
+        let tls = TlsConfig::builder()
+            .root_certs(material.root_certs())
+            .client_cert(material.client_cert())
+            .build();
         let proxy = if url.is_loopback() { None } else { Proxy::try_from_env() };
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
-            .tls_config(TlsConfig::builder().root_certs(roots).build())
+            .tls_config(tls)
             .proxy(proxy)
             .timeout_connect(Some(config.connect_timeout))
             .timeout_global(Some(config.post_timeout))
@@ -129,8 +131,10 @@ impl Transport for HttpTransport {
                 let timed_out = matches!(error, Error::Timeout(_));
                 let error = error.to_string();
                 let remedy = match self.format {
-                    Format::Json | Format::Proto3 => "start Zipkin there or correct the address",
-                    Format::Otlp => remedy(&error),
+                    Format::Json | Format::Proto3 => {
+                        tls::remedy(&self.url, &error).unwrap_or("start Zipkin there or correct the address")
+                    }
+                    Format::Otlp => remedy(&self.url, &error),
                 };
                 let why = format!("cannot reach {}: {error}; {remedy}", self.url);
                 Err(Unreachable {
@@ -140,14 +144,6 @@ impl Transport for HttpTransport {
             }
         }
     }
-}
-
-fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
-    let certificate = |item| match item {
-        Ok(PemItem::Certificate(certificate)) => Some(certificate),
-        _ => None,
-    };
-    parse_pem(pem).filter_map(certificate).collect()
 }
 
 fn gzip(request: &[u8]) -> io::Result<Vec<u8>> {

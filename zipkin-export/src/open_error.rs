@@ -14,16 +14,17 @@ pub enum OpenError {
     /// Another crate implements this destination.
     #[error("{0} cannot be opened here")]
     Unsupported(String),
-    /// The file of trusted certificate authorities is not usable.
-    #[error(
-        "cannot use {} as certificate authorities: {why}; set OTEL_EXPORTER_OTLP_CERTIFICATE to a PEM file",
-        path.display()
-    )]
-    Certificate {
+    /// A file of certificates or a key is not usable.
+    #[error("cannot use {} as {what}: {why}; {remedy}", path.display())]
+    Tls {
         /// Path of the file.
         path: PathBuf,
+        /// Purpose of the file.
+        what: &'static str,
         /// Reason.
         why: String,
+        /// Suggested remedy.
+        remedy: &'static str,
     },
     /// The client of a server could not be created.
     #[error("cannot create a client of {server}: {why}; correct the address")]

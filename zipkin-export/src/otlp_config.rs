@@ -10,20 +10,25 @@
 //! | `OTEL_EXPORTER_OTLP_HEADERS` | `name=value,name=value`, values percent-encoded |
 //! | `OTEL_EXPORTER_OTLP_COMPRESSION` | `gzip` or `none` |
 //! | `OTEL_EXPORTER_OTLP_CERTIFICATE` | PEM file of the trusted certificate authorities |
+//! | `OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE` | PEM file of the client's certificate |
+//! | `OTEL_EXPORTER_OTLP_CLIENT_KEY` | PEM file of its key |
 //!
 //! `OTEL_EXPORTER_OTLP_TRACES_…` replaces the general variable. An empty variable counts as unset.
 //!
 //! *Rejected*: the other variables of the specification. The destination already states endpoint
 //! and protocol, and [`crate::ExportConfig`] has the timeouts.
+//!
+//! [`OtlpConfig::read_headers`] reads headers from a file instead, with one `Name: value` a line, as
+//! `curl --header @FILE` does.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use ureq::http::{HeaderMap, HeaderName, HeaderValue};
-use ureq::tls::{PemItem, parse_pem};
 
-use crate::open_error::OpenError;
+use crate::secret_file;
+use crate::tls::{self, TlsFiles};
+use crate::url::ServerUrl;
 
 /// Prefixes of the variables, in order of precedence.
 const PREFIXES: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"];
@@ -52,8 +57,8 @@ pub struct OtlpConfig {
     pub headers: HeaderMap,
     /// Compression of requests.
     pub compression: Compression,
-    /// PEM file of the trusted certificate authorities. None means the public ones (webpki-roots).
-    pub certificate: Option<PathBuf>,
+    /// Files of TLS connections.
+    pub tls: TlsFiles,
 }
 
 /// Compression of requests. On loopback, it costs the sender more than it saves.
@@ -66,11 +71,11 @@ pub enum Compression {
     Gzip,
 }
 
-/// Malformed value of an environment variable.
+/// Malformed value of an environment variable, or malformed file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}: {why}; {remedy}")]
 pub struct OtlpConfigError {
-    /// Name of the variable.
+    /// Name of the variable or the file.
     pub variable: String,
     /// Violated rule.
     pub why: String,
@@ -101,8 +106,28 @@ impl OtlpConfig {
                 }
             };
         }
-        config.certificate = find("CERTIFICATE").map(|(_, path)| PathBuf::from(path));
+        config.tls.authorities = find("CERTIFICATE").map(|(_, path)| PathBuf::from(path));
+        config.tls.identity = match (find("CLIENT_CERTIFICATE"), find("CLIENT_KEY")) {
+            (Some((_, certificate)), Some((_, key))) => Some((certificate.into(), key.into())),
+            (None, None) => None,
+            (Some((variable, _)), None) | (None, Some((variable, _))) => {
+                let why = "a client certificate needs both a certificate and a key".to_owned();
+                let remedy =
+                    "set both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY";
+                return Err(OtlpConfigError { variable, why, remedy });
+            }
+        };
         Ok(config)
+    }
+
+    /// Replaces the headers by those of a file.
+    pub fn read_headers(&mut self, path: &Path) -> Result<(), OtlpConfigError> {
+        let error = |(why, remedy)| OtlpConfigError { variable: path.display().to_string(), why, remedy };
+        let bytes = secret_file::read(path).map_err(error)?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| error(("it is not UTF-8".to_owned(), "write `Name: value`, one a line")))?;
+        self.headers = header_lines(&text).map_err(error)?;
+        Ok(())
     }
 }
 
@@ -124,26 +149,51 @@ fn headers(list: &str) -> Result<HeaderMap, (String, &'static str)> {
         let Some((name, value)) = entry.split_once('=') else {
             return Err((format!("entry {position} has no `=`"), form));
         };
-        let name = name.trim().to_ascii_lowercase();
-        let Ok(key) = HeaderName::from_bytes(name.as_bytes()) else {
+        let Some(key) = header_name(name) else {
             return Err((format!("entry {position} has no valid header name before its `=`"), form));
         };
-        if RESERVED.contains(&key.as_str()) || key.as_str().starts_with(RESERVED_PREFIX) {
-            return Err((format!("the header `{name}` is set by blkkin"), "remove it from the list"));
-        }
         let Some(value) = percent_decode(value.trim()) else {
-            let why = format!("the value of `{name}` has a `%` without two hexadecimal digits");
+            let why = format!("the value of `{key}` has a `%` without two hexadecimal digits");
             return Err((why, "write %25 for a percent sign"));
         };
-        let Some(mut value) = String::from_utf8(value).ok().and_then(|v| HeaderValue::from_str(&v).ok())
-        else {
-            let why = format!("the value of `{name}` has a character that is not printable ASCII");
-            return Err((why, "remove line breaks and control characters from it"));
-        };
-        value.set_sensitive(true);
-        headers.insert(key, value);
+        insert(&mut headers, key, &value)?;
     }
     Ok(headers)
+}
+
+/// Parses the lines of a file of headers. Empty lines and those that begin with `#` are skipped.
+fn header_lines(text: &str) -> Result<HeaderMap, (String, &'static str)> {
+    let mut headers = HeaderMap::new();
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
+    for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
+        // A line without a name is identified by its number: it can be a part of a token.
+        let parts = line.split_once(':').and_then(|(name, value)| Some((header_name(name)?, value)));
+        let Some((key, value)) = parts else {
+            let why = format!("line {number} has no valid header name before a colon");
+            return Err((why, "write `Name: value`, one a line"));
+        };
+        insert(&mut headers, key, value.trim().as_bytes())?;
+    }
+    Ok(headers)
+}
+
+fn header_name(name: &str) -> Option<HeaderName> {
+    HeaderName::from_bytes(name.trim().to_ascii_lowercase().as_bytes()).ok()
+}
+
+/// Inserts a header, with its value marked as sensitive.
+fn insert(headers: &mut HeaderMap, key: HeaderName, value: &[u8]) -> Result<(), (String, &'static str)> {
+    if RESERVED.contains(&key.as_str()) || key.as_str().starts_with(RESERVED_PREFIX) {
+        return Err((format!("the header `{key}` is set by blkkin"), "remove it from the list"));
+    }
+    let text = std::str::from_utf8(value).ok();
+    let Some(mut value) = text.and_then(|text| HeaderValue::from_str(text).ok()) else {
+        let why = format!("the value of `{key}` has a character that is not printable ASCII");
+        return Err((why, "remove line breaks and control characters from it"));
+    };
+    value.set_sensitive(true);
+    headers.insert(key, value);
+    Ok(())
 }
 
 /// Decodes percent-encoded text; none if a `%` is not followed by two hexadecimal digits.
@@ -168,27 +218,8 @@ pub(crate) fn redact(text: &str, headers: &HeaderMap) -> String {
 }
 
 /// Returns a remedy for a failed connection to an OTLP receiver.
-pub(crate) fn remedy(why: &str) -> &'static str {
-    // Text of rustls' InvalidCertificate.
-    match why.contains("invalid peer certificate") {
-        true => "set OTEL_EXPORTER_OTLP_CERTIFICATE to the PEM file of its certificate authority",
-        false => "start an OTLP receiver there or correct the address",
-    }
-}
-
-/// Reads a PEM file that has at least one certificate.
-pub(crate) fn read_certificates(path: &Path) -> Result<Vec<u8>, OpenError> {
-    let error = |why: String| OpenError::Certificate { path: path.to_owned(), why };
-    let pem = fs::read(path).map_err(|e| error(e.to_string()))?;
-    let mut certificates = 0;
-    for item in parse_pem(&pem) {
-        let item = item.map_err(|e| error(e.to_string()))?;
-        certificates += usize::from(matches!(item, PemItem::Certificate(_)));
-    }
-    if certificates == 0 {
-        return Err(error("it has no certificate".to_owned()));
-    }
-    Ok(pem)
+pub(crate) fn remedy(url: &ServerUrl, why: &str) -> &'static str {
+    tls::remedy(url, why).unwrap_or("start an OTLP receiver there or correct the address")
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ fn trace_variables_replace_general_ones() {
     .expect("valid variables");
     assert_eq!(config.headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["b"]);
     assert_eq!(config.compression, Compression::Gzip);
-    assert_eq!(config.certificate.as_deref(), Some(Path::new("/traces.pem")));
+    assert_eq!(config.tls.authorities.as_deref(), Some(Path::new("/traces.pem")));
 }
 
 #[test]
@@ -85,13 +85,47 @@ fn header_values_are_not_displayed() {
 }
 
 #[test]
-fn certificate_file_without_a_certificate_is_an_error() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let missing = folder.path().join("missing.pem");
-    let empty = folder.path().join("empty.pem");
-    std::fs::write(&empty, "no PEM").expect("a file");
-    for (path, why) in [(missing, "No such file"), (empty, "it has no certificate")] {
-        let error = read_certificates(&path).expect_err("an error").to_string();
-        assert!(error.contains(why) && error.contains("OTEL_EXPORTER_OTLP_CERTIFICATE"), "{error}");
+fn client_certificate_needs_its_key() {
+    let both =
+        [("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "c.pem"), ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "k.pem")];
+    let config = parse(&both).expect("valid variables");
+    assert_eq!(config.tls.identity, Some(("c.pem".into(), "k.pem".into())));
+    for one in both {
+        let error = parse(&[one]).expect_err("an error");
+        assert_eq!(error.variable, one.0);
+        assert!(error.remedy.contains("CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY"), "{error}");
+    }
+}
+
+/// Reads headers from a file that its group may read.
+fn headers_of_file(text: &str) -> Result<HeaderMap, OtlpConfigError> {
+    use std::os::unix::fs::PermissionsExt;
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), text).expect("a writable file");
+    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o640)).expect("own file");
+    let mut config = parse(&[("OTEL_EXPORTER_OTLP_HEADERS", "replaced=1")]).expect("valid variables");
+    config.read_headers(file.path()).map(|()| config.headers)
+}
+
+#[test]
+fn headers_of_a_file_are_lines_and_replace_the_variable() {
+    let headers = headers_of_file("# a comment\n\nApi-Key: SECRET%2=,x\r\nAuthorization: Basic dTpw==\n");
+    let headers = headers.expect("valid lines");
+    let values = ["api-key", "authorization"].map(|name| headers[name].to_str().expect("ASCII"));
+    assert_eq!((headers.len(), values), (2, ["SECRET%2=,x", "Basic dTpw=="]));
+    assert!(!format!("{headers:?}").contains("SECRET"), "{headers:?}");
+}
+
+#[test]
+fn malformed_lines_are_errors_without_their_values() {
+    for (text, why) in [
+        ("a: b\nSECRET", "line 2 has no valid header name"),
+        ("SECRET SECRET: x", "line 1 has no valid header name"),
+        ("a: SECRET\u{7}", "the value of `a` has a character"),
+        ("Content-Type: SECRET", "the header `content-type` is set by blkkin"),
+    ] {
+        let error = headers_of_file(text).expect_err(text);
+        assert!(error.why.contains(why), "{text}: {error}");
+        assert!(!error.to_string().contains("SECRET"), "{error}");
     }
 }

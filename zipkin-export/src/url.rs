@@ -50,6 +50,11 @@ impl ServerUrl {
         (!user.is_empty() || !query.is_empty()).then_some(hash)
     }
 
+    /// Returns whether connections use TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self.0.scheme_str(), Some("https" | "grpcs"))
+    }
+
     /// Returns whether the server is on this machine, so that no proxy of the environment is used.
     pub(crate) fn is_loopback(&self) -> bool {
         let host = self.0.host().unwrap_or_default().trim_matches(['[', ']']);

@@ -8,11 +8,13 @@
 
 mod support;
 
+use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use blkkin_wire::clock::WallclockNs;
-use blkkin_zipkin_export::{Destination, ExportConfig, ExportStats, Exporter, OtlpConfig};
+use blkkin_zipkin_export::{Destination, ExportConfig, ExportStats, Exporter, OtlpConfig, TlsFiles};
 use support::certificates::Certificates;
 use support::collector::{Collector, LONG};
 use support::fake::FakeServer;
@@ -94,6 +96,94 @@ fn collector_accepts_compressed_spans_over_tls() {
         assert_eq!(stats.sent, 0, "{to}");
         assert!(error.contains("invalid peer certificate"), "{to}: {error}");
         assert!(error.contains("set OTEL_EXPORTER_OTLP_CERTIFICATE"), "{to}: {error}");
+    }
+}
+
+#[test]
+fn collector_that_requires_a_client_certificate_accepts_ours_alone() {
+    let certificates = match Certificates::new() {
+        Ok(certificates) => certificates,
+        Err(why) => return support::skip(&why),
+    };
+    let (authority, files) = (certificates.authority(), [&*certificates.certificate(), &*certificates.key()]);
+    let collector = match Collector::start_for_clients(Some(files), Some(&authority)) {
+        Ok(collector) => collector,
+        Err(why) => return support::skip(&why),
+    };
+    let (own, key) = certificates.identity("client");
+    let [own, key, ca] = [&own, &key, &authority].map(|path| path.to_str().unwrap());
+    let tls = |identity| ExportConfig {
+        tls: TlsFiles { authorities: Some(authority.clone()), identity },
+        ..ExportConfig::default()
+    };
+    let by_variables = config(&[
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", ca),
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", own),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", key),
+    ]);
+    let mut trace = 0xc0 << 64 | 0x10;
+    for to in [
+        format!("otlp=https://localhost:{}", collector.http),
+        format!("otlp=grpcs://localhost:{}", collector.grpc),
+    ] {
+        for config in [by_variables.clone(), tls(Some(certificates.identity("client")))] {
+            assert_sent(&to, config, trace);
+            let id = format!("{trace:032x}");
+            collector
+                .until("all spans are there", || collector.output().matches(&id).count() >= SPANS as usize);
+            trace += 1;
+        }
+        for identity in [None, Some(certificates.identity("stranger"))] {
+            let (stats, error) = export(&to, tls(identity.clone()), trace, Duration::from_millis(500));
+            let error = error.unwrap();
+            assert_eq!(stats.sent, 0, "{to} {identity:?}");
+            // Definite after an alert; the alert can be lost.
+            assert!(error.contains("set --tls-certificate and --tls-key"), "{to} {identity:?}: {error}");
+        }
+    }
+    // Zipkin's client takes the same files; the Collector does not know its path.
+    let to = format!("zipkin=https://localhost:{}", collector.http);
+    let (stats, error) = export(&to, tls(Some(certificates.identity("client"))), trace, LONG);
+    assert_eq!(stats.sent, 0);
+    assert!(error.as_ref().is_some_and(|error| error.contains("responded 404")), "{error:?}");
+    let (_, error) = export(&to, tls(None), trace, Duration::from_millis(500));
+    assert!(error.as_ref().is_some_and(|error| error.contains("--tls-certificate")), "{error:?}");
+}
+
+#[test]
+fn key_of_another_certificate_is_a_start_error() {
+    let certificates = match Certificates::new() {
+        Ok(certificates) => certificates,
+        Err(why) => return support::skip(&why),
+    };
+    let identity = Some((certificates.identity("client").0, certificates.identity("stranger").1));
+    for destination in ["otlp=https://localhost:1", "otlp=grpcs://localhost:1", "zipkin=https://localhost:1"]
+    {
+        let (kind, value) = destination.split_once('=').unwrap();
+        let tls = TlsFiles { authorities: None, identity: identity.clone() };
+        let config = ExportConfig { tls, ..ExportConfig::default() };
+        let error = Exporter::open(Destination::read(kind, value).unwrap().unwrap(), config).err().unwrap();
+        let error = error.to_string();
+        assert!(error.contains("KeyMismatch") && error.contains("; set --tls-certificate"), "{error}");
+    }
+}
+
+#[test]
+fn key_that_every_user_can_read_is_a_start_error() {
+    let certificates = match Certificates::new() {
+        Ok(certificates) => certificates,
+        Err(why) => return support::skip(&why),
+    };
+    let (own, key) = certificates.identity("client");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    for destination in ["otlp=https://localhost:1", "otlp=grpcs://localhost:1", "zipkin=https://localhost:1"]
+    {
+        let (kind, value) = destination.split_once('=').unwrap();
+        let tls = TlsFiles { authorities: None, identity: Some((own.clone(), key.clone())) };
+        let config = ExportConfig { tls, ..ExportConfig::default() };
+        let error = Exporter::open(Destination::read(kind, value).unwrap().unwrap(), config).err().unwrap();
+        let error = error.to_string();
+        assert!(error.contains("every user can read it; chmod o-r"), "{destination}: {error}");
     }
 }
 

@@ -144,7 +144,7 @@ pub(crate) mod tests;
 pub mod window;
 
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::ids::Source;
+use blkkin_wire::ids::{Source, StartEpoch};
 use serde::{Deserialize, Serialize};
 
 pub use config::JoinConfig;
@@ -152,12 +152,23 @@ pub use stats::{EventStats, JoinStats};
 
 use sink::StatsSink;
 pub use sink::TraceSink;
-use stream::Stream;
+use stream::{Arrival, Stream};
 
 /// Maximum number of sources of a partition: nodes, and earlier starts of their tracers within the
 /// last hour. A fleet of 1,000 nodes may have a single partition. Beyond the maximum the least
 /// recently active source is finished and forgotten, which is counted.
 const SOURCES_MAX: usize = 4_096;
+
+/// Outcome of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// Joined with the earlier ones of its source.
+    Joined,
+    /// Dropped: its number had arrived.
+    Repeated,
+    /// Joined alone: two agents send as its source.
+    Contested,
+}
 
 /// Joins events into traces.
 #[derive(Debug, Serialize, Deserialize)]
@@ -167,13 +178,16 @@ pub struct Joiner {
     /// The most recently active source is last. Most joiners have one source, so this is a list.
     #[allow(clippy::vec_box, reason = "a source moves to the end with each of its batches")]
     streams: Vec<Box<Stream>>,
+    /// The source that made room for the last batch's.
+    #[serde(skip)]
+    evicted: Option<Source>,
     stats: JoinStats,
 }
 
 impl Joiner {
     /// Creates a joiner without any state.
     pub fn new(config: JoinConfig) -> Self {
-        Joiner { config, streams: Vec::new(), stats: JoinStats::default() }
+        Joiner { config, streams: Vec::new(), evicted: None, stats: JoinStats::default() }
     }
 
     /// Drops state that is rebuilt before it is used. Call it before a snapshot.
@@ -188,10 +202,45 @@ impl Joiner {
     }
 
     /// Joins a batch, and emits to `out` the traces that it completes.
-    pub fn apply(&mut self, batch: EventBatch, out: &mut dyn TraceSink) {
+    pub fn apply(&mut self, batch: EventBatch, out: &mut dyn TraceSink) -> Applied {
         let index = self.stream(&batch.source, out);
         let mut sink = StatsSink { out, stats: &mut self.stats };
-        self.streams[index].apply(batch, &mut sink);
+        match self.streams[index].receive(&batch) {
+            Arrival::Next(missed) => {
+                sink.stats.batches_missed += missed;
+                self.streams[index].apply(batch, &mut sink);
+                Applied::Joined
+            }
+            Arrival::Repeated => {
+                sink.stats.batches_repeated += 1;
+                Applied::Repeated
+            }
+            Arrival::Contested => {
+                sink.stats.batches_contested += 1;
+                // What is open is of the time before, or of one of both: nothing is added to it.
+                self.streams[index].finish(&mut sink);
+                self.apply_alone(batch, out);
+                Applied::Contested
+            }
+        }
+    }
+
+    /// Joins a batch without any other, as of a source of its own: its ids collide with no other's.
+    fn apply_alone(&mut self, batch: EventBatch, out: &mut dyn TraceSink) {
+        let epoch = StartEpoch(batch.source.epoch.0 ^ stream::fingerprint(&batch));
+        let source = Source { epoch, ..batch.source };
+        let mut stream = Stream::new(source, self.config.clone());
+        let mut sink = StatsSink { out, stats: &mut self.stats };
+        stream.apply(EventBatch { source, ..batch }, &mut sink);
+        stream.finish(&mut sink);
+    }
+
+    /// Joins each further batch of `source` alone: two agents send as this source.
+    pub fn contest(&mut self, source: &Source) {
+        self.streams
+            .iter_mut()
+            .filter(|stream| stream.source() == source)
+            .for_each(|stream| stream.contest());
     }
 
     /// Emits all open traces, at the end of tracing.
@@ -223,9 +272,9 @@ impl Joiner {
         self.streams.len()
     }
 
-    /// Returns whether the source is known.
-    pub fn follows(&self, source: &Source) -> bool {
-        self.streams.iter().any(|stream| stream.source() == source)
+    /// Takes the source that was forgotten to make room for the last batch's.
+    pub fn take_evicted(&mut self) -> Option<Source> {
+        self.evicted.take()
     }
 
     /// Returns the counters.
@@ -258,6 +307,7 @@ impl Joiner {
         }
         self.stats.sources_evicted += 1;
         let mut oldest = self.streams.remove(0);
+        self.evicted = Some(*oldest.source());
         oldest.finish(&mut StatsSink { out, stats: &mut self.stats });
     }
 }

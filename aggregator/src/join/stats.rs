@@ -39,6 +39,8 @@ pub struct JoinStats {
     /// Batches of a tracer's start that arrived after batches of another start of the same boot.
     /// Either a machine was cloned with its ids, or an agent sends the spool of an earlier one.
     pub starts_interleaved: u64,
+    /// Batches of a source that two agents claim, each joined alone.
+    pub batches_contested: u64,
     /// Times that a source's wall clock went back by more than the uncertainty of both readings.
     pub clock_set_back: u64,
     /// Task names dropped because the table was full.

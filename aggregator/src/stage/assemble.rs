@@ -5,18 +5,28 @@
 //! ([`AssembleStats`]).
 //!
 //! *Invariant*: that of [`super`]. Each number of an origin is accepted once. received = sampled +
-//! dropped + without_trace_id + reparents + reparented + misplaced + pending. Duplicates and gaps
-//! are counted.
+//! dropped + without_trace_id + reparents + unlinks + reparented + misplaced + pending. Duplicates
+//! and gaps are counted.
 //!
 //! A first fragment passes at once, also an incomplete one: the join stage has already waited for
 //! the rest. A late fragment is sent on its own, by the sampling decision of the first one.
 //!
 //! # A server's trace
 //!
-//! A trace whose root served a request of another node waits until [`super::link`] finds its
-//! client. Then its fragments go, under the client's trace id, to the partition of that trace, and
-//! later fragments follow. So an operation over three nodes is reparented twice. If no client is
-//! found within [`AssembleStageConfig::await_for`], the trace is emitted as it is, and stays so.
+//! A trace whose root served a request of another node waits until [`super::link`] answers. If it
+//! found the client, the fragments go, under the client's trace id, to the partition of that trace,
+//! and later fragments follow. So an operation over three nodes is reparented twice. If it found
+//! none, the trace is emitted as it is, and stays so.
+//!
+//! The link stage answers every server endpoint, at the latest when its own log is
+//! [`LinkStageConfig::wait_for`](super::link::LinkStageConfig::wait_for) past it. So an answer that
+//! is outstanding means that the link stage has not read that far: it is down or behind. The trace
+//! waits for as long as `blkkin.links` keeps the endpoint ([`AssembleStageConfig::await_link`]),
+//! and its bytes are bounded. A healthy link stage is never waited for longer than its own wait and
+//! its delay.
+//!
+//! *Rejected*: a wait of some seconds by this log's time. It is too long for a request without a
+//! client that the link stage refused at once, and too short whenever the link stage restarts.
 //! *Rejected*: a late move. One part of the trace would be here and one there, and both would be
 //! wrong.
 //!
@@ -42,7 +52,7 @@ use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
 use super::dedup::{InputCounters, SequenceTracker};
-use super::pending_traces::PendingTraces;
+use super::pending_traces::{Awaited, Limits, PendingTraces};
 use super::reparent;
 use super::sampling::{SamplingReason, SamplingRules};
 use super::sequence::SequenceNumbers;
@@ -65,12 +75,17 @@ pub struct AssembleStageConfig {
     pub rules: SamplingRules,
     /// Partitions of its own input, which receives reparented fragments.
     pub input: u32,
-    /// Time that a trace waits for its client's, in ms of the log's time. The trace has ended by
-    /// then, and the client's part of the request ends a network delay later. So the wait covers
-    /// the delay of agents and stages: tenths of seconds, or seconds if one of them was killed.
+    /// Time that parts of a trace wait for their root, in ms of the log's time. It covers the delay
+    /// of agents and the join stage: tenths of seconds, or seconds if one of them was killed.
     pub await_for: u64,
+    /// Time that a server's trace waits for the link stage's answer, in ms of the log's time: as
+    /// long as `blkkin.links` retains the endpoint that is to be answered. Kafka's default is seven
+    /// days. Only a trace whose endpoint was lost waits for that long.
+    pub await_link: u64,
 }
 
+/// Default of [`AssembleStageConfig::await_link`]: seven days.
+const AWAIT_LINK: u64 = 7 * 24 * 3_600_000;
 /// Maximum number of bytes of waiting traces of all partitions, which one member may hold.
 const PENDING_BYTES_MAX: u64 = 512 << 20;
 /// Maximum number of bytes of waiting traces of one partition.
@@ -80,13 +95,23 @@ impl AssembleStageConfig {
     /// Creates a configuration with the same number of partitions everywhere and the other
     /// defaults.
     pub fn new(partitions: u32, rules: SamplingRules) -> Self {
-        AssembleStageConfig { partitions, rules, input: partitions, await_for: 10_000 }
+        AssembleStageConfig {
+            partitions,
+            rules,
+            input: partitions,
+            await_for: 10_000,
+            await_link: AWAIT_LINK,
+        }
     }
 
     /// Returns the maximum number of bytes of waiting traces of one partition. A trace of ten spans
-    /// takes some 1.6 kB.
+    /// takes some 1.9 kB.
     fn pending_bytes(&self) -> u64 {
         PENDING_BYTES_OF_PARTITION.min(PENDING_BYTES_MAX / u64::from(self.input.max(1)))
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { root: self.await_for, link: self.await_link, bytes: self.pending_bytes() }
     }
 }
 
@@ -116,10 +141,15 @@ pub struct AssembleStats {
     pub reparents: u64,
     /// Of these, those that arrived after the trace was emitted, or a second time.
     pub reparents_late: u64,
+    /// Answers that a trace has no known client.
+    pub unlinks: u64,
     /// Fragments sent on to their client's trace.
     pub reparented: u64,
-    /// Traces that waited for a client or root that did not arrive.
+    /// Traces that waited for a root that did not arrive, or for a client that is not known.
     pub timed_out: u64,
+    /// Traces that waited for an answer of the link stage that did not arrive, or had to leave
+    /// because too many bytes waited. They may have a client.
+    pub unanswered: u64,
     /// Fragments that were reparented too often, and were emitted where they were.
     pub reparent_loops: u64,
     /// Fragments that belong to another topic, dropped.
@@ -221,7 +251,11 @@ impl Stage for AssembleStage {
     }
 
     fn overflows(&self) -> Vec<(&'static str, u64)> {
-        vec![("origins", self.tracker.forgotten()), ("waiting traces", self.pending.evicted())]
+        vec![
+            ("origins", self.tracker.forgotten()),
+            ("waiting traces", self.pending.evicted(Awaited::Root)),
+            ("traces that await the link stage", self.pending.evicted(Awaited::Link)),
+        ]
     }
 
     fn tick() -> Vec<u8> {
@@ -233,13 +267,21 @@ impl AssembleStage {
     /// Advances the log's time, and emits traces that waited for too long.
     pub fn advance(&mut self, at: LogTime, out: &mut dyn StageOutput) {
         self.now = self.now.max(at);
-        while let Some(trace) = self.pending.due(self.now, self.config.await_for, self.config.pending_bytes())
-        {
-            self.stats.timed_out += 1;
-            self.timed_out.insert(trace, ());
-            for fragment in self.pending.remove(trace) {
-                self.decide(fragment, out);
+        let limits = self.config.limits();
+        while let Some((trace, awaited)) = self.pending.due(self.now, &limits) {
+            match awaited {
+                Awaited::Root => self.stats.timed_out += 1,
+                Awaited::Link => self.stats.unanswered += 1,
             }
+            self.release(trace, out);
+        }
+    }
+
+    /// Emits a trace as it is. It is never reparented afterwards.
+    fn release(&mut self, trace: TraceId, out: &mut dyn StageOutput) {
+        self.timed_out.insert(trace, ());
+        for fragment in self.pending.remove(trace) {
+            self.decide(fragment, out);
         }
     }
 
@@ -258,6 +300,7 @@ impl AssembleStage {
         match &fragment.remote_link {
             RemoteLink::Endpoint(_) => self.stats.misplaced += 1,
             RemoteLink::Reparented(target) => self.reparent_trace(fragment.trace, target, out),
+            RemoteLink::Unlinked => self.unlink_trace(fragment.trace, out),
             RemoteLink::None
             | RemoteLink::Root
             | RemoteLink::Child
@@ -306,6 +349,16 @@ impl AssembleStage {
         for fragment in self.pending.remove(trace) {
             self.forward(fragment, target, out);
         }
+    }
+
+    /// Handles the answer that a trace has no known client. It may arrive before the trace.
+    fn unlink_trace(&mut self, trace: TraceId, out: &mut dyn StageOutput) {
+        self.stats.unlinks += 1;
+        if self.reparented.peek(&trace).is_some() {
+            return;
+        }
+        self.stats.timed_out += u64::from(self.pending.holds(trace));
+        self.release(trace, out);
     }
 
     fn forward(&mut self, fragment: TraceFragment, target: &Reparented, out: &mut dyn StageOutput) {

@@ -10,7 +10,9 @@
 //! takes its sources along.
 
 use blkkin_wire::batch::EventBatch;
+use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::fragment::{Incarnation, StageId, TraceFragment};
+use blkkin_wire::ids::Source;
 use blkkin_wire::remote_link::RemoteLink;
 use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 use blkkin_wire::v1;
@@ -20,8 +22,8 @@ use super::fragments::{endpoints, fragments};
 use super::observer::Observer;
 use super::sequence::SequenceNumbers;
 use super::snapshot::{self, SnapshotError};
-use super::source_timeout::{SourceTimeouts, Timeout};
-use crate::join::{JoinConfig, JoinStats, Joiner, TraceSink};
+use super::source_timeout::{NodeClaim, SourceTimeouts, Timeout};
+use crate::join::{Applied, JoinConfig, JoinStats, Joiner, TraceSink};
 use crate::trace::Trace;
 
 /// Configuration of the join stage.
@@ -41,6 +43,9 @@ pub struct JoinStageConfig {
     /// that was cut off for longer sends its spool later, and names that it reported before appear
     /// as numbers.
     pub forget_after: u64,
+    /// Observes a node that two agents claim at the same time, at least each 10 s while it lasts.
+    #[serde(skip)]
+    pub on_node_claim: Observer<(Source, NodeClaim)>,
     /// Observes each trace before it is cut into fragments.
     #[serde(skip)]
     pub on_trace: Observer<Trace>,
@@ -55,6 +60,7 @@ impl JoinStageConfig {
             links: partitions,
             idle_after: 30_000,
             forget_after: 3_600_000,
+            on_node_claim: Observer::default(),
             on_trace: Observer::default(),
         }
     }
@@ -73,6 +79,8 @@ pub struct JoinStageStats {
     pub calls_unknown: u64,
     /// Sources closed because the log had no record of them.
     pub idle_closed: u64,
+    /// Times that a node was found to have two agents.
+    pub nodes_contested: u64,
     /// Fragments emitted.
     pub fragments: u64,
     /// Spans in them.
@@ -177,16 +185,27 @@ impl JoinStage {
             self.stats.ticks += 1;
             return;
         }
-        self.source_timeouts.touch(batch.source);
+        let (source, watermark) = (batch.source, batch.watermark);
         let (numbers, links) = (&mut self.numbers, &mut self.links);
         let on_trace = &self.config.on_trace;
         let mut writer = FragmentWriter { numbers, links, stats: &mut self.stats, on_trace, out };
-        self.joiner.apply(batch, &mut writer);
-        // Rare: the joiner closed a source because it had too many.
-        if self.source_timeouts.len() > self.joiner.sources() {
-            let joiner = &self.joiner;
-            self.source_timeouts.retain(|source| joiner.follows(source));
+        let applied = self.joiner.apply(batch, &mut writer);
+        self.notice(source, watermark, applied);
+        if let Some(evicted) = self.joiner.take_evicted() {
+            self.source_timeouts.remove(&evicted);
         }
+    }
+
+    /// Records the source's activity, and reports a node that has two agents.
+    fn notice(&mut self, source: Source, watermark: MonotonicNs, applied: Applied) {
+        let claim = self.source_timeouts.touch(source, watermark, applied == Applied::Repeated);
+        let claim = if applied == Applied::Contested { Some(NodeClaim::SameStart) } else { claim };
+        let Some(claim) = claim else { return };
+        if claim == NodeClaim::SameStart {
+            self.joiner.contest(&source);
+        }
+        self.stats.nodes_contested += 1;
+        self.config.on_node_claim.observe(&(source, claim));
     }
 
     fn expire(&mut self, expired: Timeout, out: &mut dyn StageOutput) {

@@ -88,7 +88,7 @@ impl LocalLinker {
     }
 
     fn advance(&mut self, at: LogTime, output: &mut LocalOutput<'_>) {
-        self.link.advance(at);
+        self.link.advance(at, output);
         self.assemble.advance(at, output);
     }
 
@@ -115,7 +115,7 @@ struct LocalOutput<'a> {
 impl StageOutput for LocalOutput<'_> {
     fn fragment(&mut self, _partition: u32, _number: u64, fragment: TraceFragment) {
         match fragment.remote_link {
-            RemoteLink::Reparented(_) => self.reinput.push(fragment),
+            RemoteLink::Reparented(_) | RemoteLink::Unlinked => self.reinput.push(fragment),
             _ => (self.emit)(fragment.spans),
         }
     }

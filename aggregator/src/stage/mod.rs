@@ -82,6 +82,7 @@ pub mod local_link;
 mod fragments;
 mod sequence;
 
+mod agent_liveness;
 mod dedup;
 mod observer;
 mod pending_traces;
@@ -100,3 +101,4 @@ mod remote_link_tests;
 mod tests;
 
 pub use observer::Observer;
+pub use source_timeout::NodeClaim;

@@ -1,29 +1,70 @@
-//! Provisional traces that wait for their client's trace, and parts that wait for their root.
+//! Provisional traces that wait for the link stage's answer, and parts that wait for their root.
 //!
 //! *In*: fragments of such traces, and the log's time. *Out*: all fragments of a trace, in order,
 //! when it is decided, at its timeout, or for room.
 //!
-//! *Invariant*: each fragment leaves once, and the waiting bytes are bounded.
+//! *Invariant*: each fragment leaves once, and the waiting bytes are bounded, with the memory that
+//! the tables need for each trace and fragment.
 //!
 //! *Rejected*: decoded fragments. They take ten times the memory, and the byte limit would need an
-//! estimate of their size.
+//! estimate of their size. *Rejected*: a share of the bytes for each kind of wait. The trace that
+//! has waited longest leaves first, and while the link stage is away that is one which waits for
+//! its answer, never a part of the last seconds.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId, TraceFragment};
 use blkkin_wire::ids::TraceId;
+use blkkin_wire::remote_link::RemoteLink;
 use blkkin_wire::stage::LogTime;
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
+
+/// Memory of a waiting trace in addition to its encoded fragments: its node in the tree, its place in the
+/// order and the list of its fragments.
+const TRACE_BYTES: usize = 224;
+/// Memory of a fragment in addition to its encoding: its vector and the allocator's header.
+const FRAGMENT_BYTES: usize = 48;
+
+/// Event for which a trace waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Awaited {
+    /// The fragment with the root.
+    Root,
+    /// The answer of the link stage: a new parent, or none.
+    Link,
+}
+
+/// Limits of the waiting traces: times in ms of the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) root: u64,
+    pub(super) link: u64,
+    pub(super) bytes: u64,
+}
 
 /// Encoded fragments by trace. They take a tenth of their decoded size, and a snapshot has the same
 /// bytes.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct PendingTraces {
-    traces: BTreeMap<TraceId, Vec<Vec<u8>>>,
-    order: VecDeque<(LogTime, TraceId)>,
+    traces: BTreeMap<TraceId, Waiting>,
+    roots: WaitQueue,
+    links: WaitQueue,
     bytes: usize,
     fragments: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Waiting {
+    awaited: Awaited,
+    since: LogTime,
+    fragments: Vec<Vec<u8>>,
+}
+
+/// Traces with the same wait, in the order of its begin. Traces that left are skipped.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct WaitQueue {
+    order: VecDeque<(LogTime, TraceId)>,
     /// Traces that left because the bytes exceeded their limit.
     evicted: u64,
 }
@@ -35,52 +76,131 @@ impl PendingTraces {
     }
 
     /// Returns the number of traces that left because the bytes exceeded their limit.
-    pub(super) fn evicted(&self) -> u64 {
-        self.evicted
+    pub(super) fn evicted(&self, awaited: Awaited) -> u64 {
+        match awaited {
+            Awaited::Root => self.roots.evicted,
+            Awaited::Link => self.links.evicted,
+        }
     }
 
     pub(super) fn holds(&self, trace: TraceId) -> bool {
         self.traces.contains_key(&trace)
     }
 
-    /// Adds a fragment.
+    /// Adds a fragment. That of the root begins the wait for the link stage.
     pub(super) fn add(&mut self, fragment: TraceFragment, now: LogTime) {
         let trace = fragment.trace;
+        let awaited =
+            if fragment.remote_link == RemoteLink::PendingParent { Awaited::Link } else { Awaited::Root };
         let origin = FragmentOrigin { stage: StageId::Assemble, partition: 0, incarnation: Incarnation(0) };
         let bytes = v1::encode_fragments(&FragmentBatch { origin, first: 0, fragments: vec![fragment] });
-        (self.bytes, self.fragments) = (self.bytes + bytes.len(), self.fragments + 1);
-        let fragments = self.traces.entry(trace).or_insert_with(|| {
-            self.order.push_back((now, trace));
-            Vec::new()
-        });
-        fragments.push(bytes);
+        (self.bytes, self.fragments) = (self.bytes + FRAGMENT_BYTES + bytes.len(), self.fragments + 1);
+        if !self.traces.contains_key(&trace) {
+            self.bytes += TRACE_BYTES;
+            self.roots.order.push_back((now, trace));
+        }
+        let new = || Waiting { awaited: Awaited::Root, since: now, fragments: Vec::new() };
+        let waiting = self.traces.entry(trace).or_insert_with(new);
+        if awaited == Awaited::Link && waiting.awaited == Awaited::Root {
+            (waiting.awaited, waiting.since) = (awaited, now);
+            self.links.order.push_back((now, trace));
+        }
+        waiting.fragments.push(bytes);
     }
 
     /// Removes and returns all fragments of `trace`.
     pub(super) fn remove(&mut self, trace: TraceId) -> Vec<TraceFragment> {
-        let fragments = self.traces.remove(&trace).unwrap_or_default();
-        self.bytes -= fragments.iter().map(Vec::len).sum::<usize>();
+        let Some(Waiting { fragments, .. }) = self.traces.remove(&trace) else { return Vec::new() };
+        self.bytes -= TRACE_BYTES + fragments.iter().map(|bytes| FRAGMENT_BYTES + bytes.len()).sum::<usize>();
         self.fragments -= fragments.len() as u64;
         // They were encoded here, so they decode.
         let decoded = fragments.iter().filter_map(|bytes| v1::decode_fragments(bytes).ok());
         decoded.flat_map(|batch| batch.fragments).collect()
     }
 
-    /// Returns the trace that has waited longest, if it has waited for more than `wait` ms or more
-    /// than `bytes_max` wait.
-    pub(super) fn due(&mut self, now: LogTime, wait: u64, bytes_max: u64) -> Option<TraceId> {
-        while let Some((since, trace)) = self.order.front().copied() {
-            let expired = now.0.saturating_sub(since.0) > wait;
-            let overflows = self.bytes as u64 > bytes_max;
-            if self.traces.contains_key(&trace) && !expired && !overflows {
-                return None;
-            }
-            self.order.pop_front();
-            if self.traces.contains_key(&trace) {
-                self.evicted += u64::from(!expired);
-                return Some(trace);
-            }
+    /// Returns a trace that has waited for longer than its limit, or if too many bytes wait, the
+    /// trace that has waited longest.
+    pub(super) fn due(&mut self, now: LogTime, limits: &Limits) -> Option<(TraceId, Awaited)> {
+        let root = self.roots.first(&self.traces, Awaited::Root);
+        let link = self.links.first(&self.traces, Awaited::Link);
+        let expired = |first: Option<(LogTime, TraceId)>, limit| {
+            first.filter(|(since, _)| now.0.saturating_sub(since.0) > limit)
+        };
+        if let Some((_, trace)) = expired(root, limits.root) {
+            return Some((trace, Awaited::Root));
         }
-        None
+        if let Some((_, trace)) = expired(link, limits.link) {
+            return Some((trace, Awaited::Link));
+        }
+        if self.bytes as u64 <= limits.bytes {
+            return None;
+        }
+        let oldest = [(root, Awaited::Root), (link, Awaited::Link)];
+        let oldest = oldest.into_iter().filter_map(|(first, awaited)| Some((first?, awaited)));
+        let ((_, trace), awaited) = oldest.min_by_key(|((since, _), _)| *since)?;
+        match awaited {
+            Awaited::Root => self.roots.evicted += 1,
+            Awaited::Link => self.links.evicted += 1,
+        }
+        Some((trace, awaited))
+    }
+}
+
+impl WaitQueue {
+    /// Returns the trace that has waited longest. It stays until it is removed from `traces`.
+    fn first(&mut self, traces: &BTreeMap<TraceId, Waiting>, awaited: Awaited) -> Option<(LogTime, TraceId)> {
+        let waits = |(since, trace): &(LogTime, TraceId)| {
+            traces.get(trace).is_some_and(|waiting| (waiting.since, waiting.awaited) == (*since, awaited))
+        };
+        while self.order.front().is_some_and(|first| !waits(first)) {
+            self.order.pop_front();
+        }
+        self.order.front().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { root: 10, link: 1_000, bytes: 1 << 20 };
+
+    fn fragment(trace: u128, remote_link: RemoteLink) -> TraceFragment {
+        TraceFragment::link_only(TraceId(trace), remote_link)
+    }
+
+    #[test]
+    fn a_part_waits_for_its_root_and_then_the_root_for_the_link_stage() {
+        let mut pending = PendingTraces::default();
+        pending.add(fragment(1, RemoteLink::Child), LogTime(5));
+        pending.add(fragment(2, RemoteLink::Child), LogTime(6));
+        pending.add(fragment(1, RemoteLink::PendingParent), LogTime(14));
+        assert_eq!(pending.due(LogTime(16), &LIMITS), None);
+        assert_eq!(pending.due(LogTime(17), &LIMITS), Some((TraceId(2), Awaited::Root)));
+        assert_eq!(pending.remove(TraceId(2)).len(), 1);
+        assert_eq!(pending.due(LogTime(1_014), &LIMITS), None);
+        assert_eq!(pending.due(LogTime(1_015), &LIMITS), Some((TraceId(1), Awaited::Link)));
+        assert_eq!(pending.remove(TraceId(1)).len(), 2);
+        assert_eq!((pending.bytes, pending.fragments), (0, 0));
+    }
+
+    #[test]
+    fn the_oldest_trace_makes_room_and_is_counted_by_what_it_waited_for() {
+        let mut pending = PendingTraces::default();
+        // Twice as many as there is room for, of both kinds, in turn.
+        let mut room = 0;
+        for n in 0..4_000 {
+            let awaited = if n % 2 == 0 { RemoteLink::PendingParent } else { RemoteLink::Child };
+            pending.add(fragment(n, awaited), LogTime(n as u64));
+            room = if n == 1_999 { pending.bytes as u64 } else { room };
+        }
+        let limits = Limits { root: u64::MAX, link: u64::MAX, bytes: room };
+        let mut left = Vec::new();
+        while let Some((trace, _)) = pending.due(LogTime(4_000), &limits) {
+            left.push(trace.0);
+            pending.remove(trace);
+        }
+        assert_eq!(left, (0..2_000).collect::<Vec<u128>>());
+        assert_eq!((pending.evicted(Awaited::Root), pending.evicted(Awaited::Link)), (1_000, 1_000));
     }
 }

@@ -37,10 +37,15 @@ impl StageOutput for Output {
     }
 }
 
+/// Unread records of a partition with their log times.
+type Log = VecDeque<(LogTime, Vec<u8>)>;
+
 /// A cluster in memory: the unread records of the partitions of links and spans.
 struct Cluster {
-    links: Vec<VecDeque<Vec<u8>>>,
-    spans: Vec<VecDeque<Vec<u8>>>,
+    links: Vec<Log>,
+    spans: Vec<Log>,
+    /// No member runs the link stage: its records stay unread.
+    link_is_away: bool,
     links_stages: Vec<LinkStage>,
     assembles: Vec<AssembleStage>,
     traces: Vec<TraceFragment>,
@@ -54,6 +59,7 @@ impl Cluster {
         Cluster {
             links: all().map(|_| VecDeque::new()).collect(),
             spans: all().map(|_| VecDeque::new()).collect(),
+            link_is_away: false,
             links_stages: all()
                 .map(|n| LinkStage::new(Incarnation(n.into()), LinkStageConfig::new(PARTITIONS)))
                 .collect(),
@@ -68,11 +74,8 @@ impl Cluster {
         for (side_output, to, first, fragment) in out.0 {
             let from = FragmentOrigin { stage, partition, incarnation: Incarnation(partition.into()) };
             let record = || {
-                v1::encode_fragments(&FragmentBatch {
-                    origin: from,
-                    first,
-                    fragments: vec![fragment.clone()],
-                })
+                let fragments = vec![fragment.clone()];
+                (LogTime(self.now), v1::encode_fragments(&FragmentBatch { origin: from, first, fragments }))
             };
             match (stage, side_output) {
                 (StageId::Join, true) => self.links[to as usize].push_back(record()),
@@ -94,15 +97,17 @@ impl Cluster {
     /// none.
     fn step(&mut self, choice: usize) -> bool {
         let all = self.links.iter().chain(&self.spans).enumerate();
-        let ready: Vec<usize> = all.filter(|(_, log)| !log.is_empty()).map(|(n, _)| n).collect();
+        let skipped = if self.link_is_away { PARTITIONS as usize } else { 0 };
+        let ready = all.filter(|(_, log)| !log.is_empty()).map(|(n, _)| n).filter(|n| *n >= skipped);
+        let ready: Vec<usize> = ready.collect();
         let Some(&n) = ready.get(choice % ready.len().max(1)) else { return false };
         self.now += 1;
-        let (at, mut out) = (Some(LogTime(self.now)), Output::default());
+        let mut out = Output::default();
         let partition = n as u32 % PARTITIONS;
         let place = partition as usize;
         let log = if n < PARTITIONS as usize { &mut self.links } else { &mut self.spans };
-        let Some(bytes) = log[place].pop_front() else { return false };
-        let record = InputRecord { at, bytes: &bytes };
+        let Some((at, bytes)) = log[place].pop_front() else { return false };
+        let record = InputRecord { at: Some(at), bytes: &bytes };
         let stage = if n < PARTITIONS as usize {
             self.links_stages[place].apply(record, &mut out);
             StageId::Link
@@ -115,6 +120,7 @@ impl Cluster {
             let known = stats.sampled
                 + stats.dropped
                 + stats.reparents
+                + stats.unlinks
                 + stats.reparented
                 + stats.misplaced
                 + stats.without_trace_id;
@@ -134,10 +140,14 @@ impl Cluster {
 
     /// Advances the log's time beyond all timeouts.
     fn wait(&mut self) {
-        self.now += 20_000;
-        for log in self.links.iter_mut().chain(&mut self.spans) {
-            log.push_back(v1::encode_fragments(&FragmentBatch::tick()));
-        }
+        self.advance(20_000);
+    }
+
+    /// Advances the log's time by `ms`, with a tick in each partition.
+    fn advance(&mut self, ms: u64) {
+        self.now += ms;
+        let tick = (LogTime(self.now), v1::encode_fragments(&FragmentBatch::tick()));
+        self.links.iter_mut().chain(&mut self.spans).for_each(|log| log.push_back(tick.clone()));
         self.settle(&[0]);
     }
 
@@ -286,6 +296,22 @@ fn a_server_without_a_known_client_keeps_its_trace() {
     assert_eq!(cluster.spans().len(), 6);
     assert!(cluster.spans()[&SpanId(21)].parent.is_none());
     assert_eq!(cluster.links_stages.iter().map(|stage| stage.stats().unmatched).sum::<u64>(), 2);
+}
+
+#[test]
+fn an_operation_is_one_trace_also_when_the_link_stage_was_away_for_hours() {
+    let mut cluster = Cluster::new();
+    cluster.link_is_away = true;
+    cluster.join(0, &node(1, None, Some(2)));
+    cluster.join(1, &node(2, Some(2), Some(3)));
+    cluster.join(2, &daemon(3, 3));
+    // 1,000 times longer than an endpoint waits for its client.
+    (0..100).for_each(|_| cluster.advance(100_000));
+    assert_eq!(cluster.spans().len(), 3, "the client's alone");
+    cluster.link_is_away = false;
+    cluster.settle(&[0]);
+    let traces: Vec<TraceId> = cluster.spans().values().map(|span| span.trace).collect();
+    assert_eq!(traces, [source(1).trace_id(SpanId(11)); 8]);
 }
 
 #[test]

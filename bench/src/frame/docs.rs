@@ -31,6 +31,9 @@ pub(crate) fn write<'a>(
         if outcome.conditions.quick {
             bail!("{} is of a quick run: that is no measurement", path.display());
         }
+        if outcome.machine.commit.ends_with("-dirty") {
+            bail!("{} is of a modified checkout, which cannot be built again", path.display());
+        }
         let page = format!(
             "# `cargo xtask bench {name}`\n\n<!-- Written by `cargo xtask bench docs`: do not edit. -->\n\n{}",
             section(&outcome)
@@ -122,7 +125,9 @@ mod tests {
     fn only_measured_benchmarks_are_written() {
         let folder = tempfile::tempdir().unwrap();
         let pages = folder.path().join("performance");
-        outcome(Conditions::default()).write(folder.path()).unwrap();
+        let mut measured = outcome(Conditions::default());
+        measured.machine.commit = "c187588".to_owned();
+        measured.write(folder.path()).unwrap();
         assert_eq!(write(["call", "gone"].into_iter(), folder.path(), &pages).unwrap(), ["call"]);
         let text = std::fs::read_to_string(pages.join("call.md")).unwrap();
         assert!(text.starts_with("# `cargo xtask bench call`\n") && text.contains("By a loop."), "{text}");
@@ -147,5 +152,15 @@ mod tests {
         outcome(Conditions { quick: true, ..Conditions::default() }).write(folder.path()).unwrap();
         let error = write(["call"].into_iter(), folder.path(), folder.path()).unwrap_err();
         assert!(error.to_string().contains("quick run"));
+    }
+
+    #[test]
+    fn result_of_a_modified_checkout_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut measured = outcome(Conditions::default());
+        measured.machine.commit = "c187588-dirty".to_owned();
+        measured.write(folder.path()).unwrap();
+        let error = write(["call"].into_iter(), folder.path(), folder.path()).unwrap_err();
+        assert!(error.to_string().contains("modified checkout"), "{error}");
     }
 }

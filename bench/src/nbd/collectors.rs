@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use blkkin_lttng_live::live::follow::{Follower, Step, Target};
+use blkkin_lttng_live::live::follow::{Follower, Step};
 use blkkin_lttng_live::live::reader::Settings;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
@@ -67,11 +67,7 @@ impl Collectors {
         let plan = SessionConfig { events: Mapping::built_in().events(true), ..SessionConfig::default() };
         let (supervisor, _stale) =
             SessionSupervisor::create(LttngCommand::default(), self.relay.clone(), plan)?;
-        let follower = Follower::new(Target {
-            address: supervisor.relay().live_address(),
-            session: supervisor.name().to_owned(),
-            settings: Settings::default(),
-        });
+        let follower = supervisor.follower(Settings::default());
         let stop = Arc::new(AtomicBool::new(false));
         let per_request = Arc::clone(&stop);
         let reader = std::thread::spawn(move || read(follower, &per_request));

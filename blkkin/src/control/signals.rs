@@ -24,6 +24,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 
 use crate::control::ControlEvent;
+use crate::privileges;
 
 /// Signals that ask a program to terminate.
 const TERMINATION_SIGNALS: [c_int; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
@@ -82,6 +83,7 @@ pub(crate) fn listen(events: Sender<ControlEvent>) -> io::Result<()> {
     let mut signals = SignalsInfo::<WithRawSiginfo>::new(&numbers)?;
     unblock(&numbers)?;
     thread::Builder::new().name("signals".into()).spawn(move || {
+        privileges::drop_all();
         for info in signals.forever() {
             if events.send(ControlEvent::Signal(received(&info))).is_err() {
                 return;

@@ -1,7 +1,7 @@
 //! Checks LTTng, for `--ust`, and its resources for many daemons.
 //!
-//! *In*: the installed tools, a running session daemon, its descriptor limit, and the space for
-//! rings. *Out*: one check. None of its results prevents tracing.
+//! *In*: the installed tools, whether the relay can have a network of its own, a running session
+//! daemon, its descriptor limit, and the space for rings. *Out*: one check. None of its results prevents tracing.
 //!
 //! A daemon that blkkin starts gets as many descriptors as allowed
 //! (`blkkin_ust_bridge::session::lttng_daemons`).
@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use blkkin_ust_bridge::session::lttng_daemons::FILES_MAX;
+use blkkin_ust_bridge::session::private_network::PrivateNetwork;
 use blkkin_ust_bridge::session::supervisor::SessionConfig;
 
 use super::check::{Check, CheckStatus};
@@ -35,6 +36,10 @@ pub(super) fn check(root: &Path) -> Check {
         let found =
             format!("unavailable: LTTng is not installed (no {}; Debian: lttng-tools)", missing.join(", "));
         return Check::new(NAME, CheckStatus::Ok, found);
+    }
+    if let Err(error) = PrivateNetwork::create() {
+        let found = format!("unavailable: lttng-relayd cannot have a network of its own: {error}");
+        return Check::new(NAME, CheckStatus::Partial, found).remedy("sysctl user.max_user_namespaces=1000");
     }
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
     judge(session_daemon(root), files_max(), free_bytes(&root.join("dev/shm")), cpus)

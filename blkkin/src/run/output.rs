@@ -132,6 +132,8 @@ fn losses(outcome: &RunOutcome) -> Losses {
         batches_missed: join.batches_missed + outcome.bus.waiting().items,
         orphaned: kinds.iter().map(|kind| kind.orphaned).sum(),
         spans_dropped: outcome.deliveries.iter().map(|delivery| delivery.stats.dropped()).sum(),
+        nbd_messages: outcome.nbd_lost,
+        usdt_events: outcome.usdt_stats.map_or(0, |stats| stats.lost),
         in_flight: in_flight(stats),
         ..Losses::from(stats)
     }

@@ -16,6 +16,7 @@
 //! the exporters. The control channel receives [`ControlEvent::PipelineEnded`], and
 //! [`Pipeline::collect`] does not wait.
 
+mod disk_counts;
 mod join;
 mod live_processes;
 pub(crate) mod progress_snapshot;
@@ -39,8 +40,10 @@ use crate::control::ExitNotifier;
 use crate::destination::{DeliveryReport, SpanSink};
 use crate::error::{CliError, panicked};
 use crate::filter::post_filter::PostFilter;
+use crate::privileges::DrainThread;
 use crate::sources::usdt::UsdtSourceStats;
 use crate::sources::{EventSources, RunningSources, SourcesOutcome};
+use disk_counts::DiskCounter;
 use progress_snapshot::ProgressSnapshot;
 
 /// The configuration of a pipeline.
@@ -82,6 +85,8 @@ pub(crate) struct RunOutcome {
     pub(crate) deliveries: Vec<DeliveryReport>,
     /// Summary lines of LTTng, USDT and NBD sources.
     pub(crate) source_notes: Vec<String>,
+    /// NBD messages that are known to be missing, with `--nbd`.
+    pub(crate) nbd_lost: u64,
     /// Statistics of USDT events, with `--probes`.
     pub(crate) usdt_stats: Option<UsdtSourceStats>,
 }
@@ -94,12 +99,14 @@ pub(crate) struct Pipeline {
     drain: JoinHandle<Result<TraceSummary, TracerError>>,
     join: JoinHandle<join::JoinOutcome>,
     sources: RunningSources,
+    disk_counts: DiskCounter,
 }
 
 impl Pipeline {
     /// Starts the threads.
     pub(crate) fn start(
         tracer: Tracer,
+        drain: DrainThread,
         mut plan: RunPlan,
         control: Sender<ControlEvent>,
     ) -> io::Result<Pipeline> {
@@ -107,6 +114,7 @@ impl Pipeline {
         let (publisher, sources) = std::mem::take(&mut plan.sources).start(publisher)?;
         let (stop, progress_snapshot) = (StopSignal::new(), Arc::new(ProgressSnapshot::default()));
         let servers = plan.sinks.iter().filter_map(SpanSink::server).collect();
+        let disk_counts = DiskCounter::start();
         let watched = Arc::clone(&progress_snapshot);
         let join = Builder::new().name("join".into()).spawn(move || {
             // Dropped last, also on a panic: the main thread must learn of the end.
@@ -114,12 +122,13 @@ impl Pipeline {
             join::join(subscription, plan, &watched, |status| ended.report_status(status))
         })?;
         let drain_stop = stop.clone();
-        let drain = Builder::new().name("drain".into()).spawn(move || tracer.run(publisher, drain_stop))?;
-        Ok(Pipeline { stop, progress_snapshot, servers, drain, join, sources })
+        let drain = drain.run(move || tracer.run(publisher, drain_stop));
+        Ok(Pipeline { stop, progress_snapshot, servers, drain, join, sources, disk_counts })
     }
 
     /// Asks the drain thread to empty the rings and end.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn stop(&mut self) {
+        self.disk_counts.stop();
         self.stop.stop();
     }
 
@@ -134,11 +143,12 @@ impl Pipeline {
     }
 
     /// Waits for the threads and returns the outcome.
-    pub(crate) fn collect(self) -> Result<RunOutcome, CliError> {
+    pub(crate) fn collect(mut self) -> Result<RunOutcome, CliError> {
         let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
         let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
-        let SourcesOutcome { notes, usdt } =
+        let SourcesOutcome { notes, usdt, nbd_lost } =
             self.sources.collect(trace.as_ref().ok(), joined.link_stats.as_ref())?;
+        joined.report.set_disk_counts(self.disk_counts.stop());
         let tracer = match trace {
             Ok(trace) => {
                 joined.report.set_final_state(trace.final_state);
@@ -149,6 +159,7 @@ impl Pipeline {
         Ok(RunOutcome {
             source_notes: notes,
             usdt_stats: usdt,
+            nbd_lost,
             report: joined.report,
             tracer,
             join: joined.stats,

@@ -7,11 +7,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use blkkin_tracer::Tracer;
+use rustix::thread::CapabilitySet;
 use tracing::info;
 
 use crate::control::signals::ReceivedSignal;
 use crate::control::{ControlEvent, ControlReceiver};
 use crate::error::{CliError, cannot_spawn};
+use crate::privileges::{self, TracingNeeds};
 use crate::run::pipeline::{Pipeline, RunOutcome, RunPlan};
 use crate::run::progress::{ProgressLine, REDRAW_INTERVAL};
 
@@ -45,16 +47,20 @@ pub(crate) struct RunLoop {
 }
 
 impl RunLoop {
-    /// Starts the pipeline.
+    /// Drops privileges and starts the pipeline. Its threads, and the calling one, keep `kept`.
     pub(crate) fn start(
         control: ControlReceiver,
         tracer: Tracer,
         plan: RunPlan,
+        kept: CapabilitySet,
         progress: ProgressLine,
         means_leaving: fn(&ReceivedSignal) -> bool,
     ) -> Result<RunLoop, CliError> {
         let (sender, events) = control.into_parts();
-        let pipeline = Pipeline::start(tracer, plan, sender)
+        let contexts = tracer.reads_contexts();
+        let needs = TracingNeeds { contexts, lttng: plan.sources.lttng_capabilities(), others: kept };
+        let (drain, _) = privileges::confine_tracing(&needs)?;
+        let pipeline = Pipeline::start(tracer, drain, plan, sender)
             .map_err(|error| cannot_spawn("cannot start tracing", &error))?;
         Ok(RunLoop {
             events,

@@ -13,6 +13,7 @@ use crate::control::ControlReceiver;
 use crate::destination;
 use crate::error::{CliError, Status};
 use crate::filter::{TraceFilter, context_trust, trace_scope};
+use crate::privileges;
 use crate::run::output::{Output, Stream};
 use crate::run::pipeline::RunPlan;
 use crate::run::progress::{ProgressLine, TerminalOwner};
@@ -29,7 +30,8 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, CliError> {
     let control = ControlReceiver::open()?;
     let (tracer, plan, output) = prepare(args)?;
     let progress = ProgressLine::new(TerminalOwner::Blkkin, args.output.color);
-    let mut session = RunLoop::start(control, tracer, plan, progress, |signal| !signal.is_child())?;
+    let mut session =
+        RunLoop::start(control, tracer, plan, privileges::FILES, progress, |signal| !signal.is_child())?;
     wait_for_end(&mut session, duration);
     let ended = clock::now();
     let Some(mut outcome) = session.finish()? else { return Ok(Status::Interrupted.code()) };
@@ -49,7 +51,7 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let config = TracerConfig { nbd: args.lttng.nbd, ..filter.tracer_config(scope, &args.tracer)? };
     let config = usdt_probes.tracer_config(config);
-    let sinks = destination::open_all(&args.output.to)?;
+    let sinks = destination::open_all(&args.output.to, &args.output.servers)?;
     let output = Output::open(&args.output, Stream::Stdout)?;
     let mut tracer = Tracer::load(&config)?;
     context_trust::warn_if_limited(&config.contexts);

@@ -41,12 +41,9 @@ use tracing::{info, warn};
 use crate::cli::AgentArgs;
 use crate::control::ControlReceiver;
 use crate::error::CliError;
-use crate::filter::{context_trust, trace_scope};
+use crate::privileges::{self, Confinement, DrainThread};
 use crate::service::kafka::{TIMED_BY_BROKER, settings};
 use crate::service::{ClusterWait, Endpoint, Port, ServiceStatus, Systemd, next_event};
-use crate::sources::EventSources;
-use crate::sources::lttng::{LttngMetrics, LttngSource};
-use crate::sources::usdt;
 use config::{domain, reject_capture_with_replay, reject_path_filter};
 use counter_store::CounterStore;
 use crash_recovery::{CrashRecovery, RunMarker};
@@ -65,6 +62,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     let Some(brokers) = &args.brokers else { return record(args, control) };
     let settings = settings(brokers, &args.set)?;
     if let Some(folder) = &args.replay {
+        privileges::confine_service(vec![folder.clone()])?;
         start_cluster_wait(&settings, args.partitions, &StopSignal::new(), &control)?;
         return replay::replay(folder, &settings, args.rate, &mut control);
     }
@@ -75,7 +73,6 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     let mut traced = load(args)?;
     let node = traced.tracer.source().node;
     let domain = domain.unwrap_or(node);
-    let producer = EventProducer::new(&settings, domain).map_err(no_cluster)?;
     let exported = counter_store.and_then(|counter_store| {
         let exported = traced.tracer.export_counters().map_err(|error| error.to_string())?;
         Ok((counter_store.save(&exported)?, exported.progress))
@@ -87,6 +84,9 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     let counters_epoch = own_counters.as_ref().map(|_| traced.tracer.source().epoch);
     let marker = spool.as_ref().map(|spool| RunMarker::new(spool.folder(), counters_epoch));
     marker.iter().for_each(|marker| crash_recovery.install_marker(marker));
+    let confined = traced.confine()?;
+    spool.as_ref().map_or(Ok(()), |spool| spool_config::check_writable(spool.folder()))?;
+    let producer = EventProducer::new(&settings, domain).map_err(no_cluster)?;
     let target = format!("{EVENTS} at {}", settings.brokers);
     let crashed_runs = crash_recovery.crashed_runs.clone();
     let record_bytes = settings.record_bytes();
@@ -99,7 +99,7 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
         progress_map,
         crash_recovery,
     }));
-    let result = serve(args, traced, sink, Some((settings, crashed_runs)), target, control);
+    let result = serve(args, (traced, confined), sink, Some((settings, crashed_runs)), target, control);
     // The agent has reported its own end, so the next start has nothing to report.
     drop(own_counters);
     marker.into_iter().for_each(RunMarker::remove);
@@ -113,24 +113,26 @@ fn record(args: &AgentArgs, control: ControlReceiver) -> Result<ExitCode, CliErr
         let what = format!("cannot record into {}", folder.display());
         CliError::cannot_trace(what, error, "a writable folder, on a disk that is not traced")
     })?;
-    serve(args, load(args)?, EventSink::Folder(recorder), None, folder.display().to_string(), control)
+    let traced = load(args)?;
+    let confined = traced.confine()?;
+    spool_config::check_writable(&folder)?;
+    let target = folder.display().to_string();
+    serve(args, (traced, confined), EventSink::Folder(recorder), None, target, control)
 }
 
 /// Traces as a service, until a signal or the end of the pipeline.
 fn serve(
     args: &AgentArgs,
-    LoadedTracer { mut tracer, tree, usdt_probes }: LoadedTracer,
+    (loaded, (drain, confinement)): (LoadedTracer, (DrainThread, Confinement)),
     sink: EventSink,
     cluster: Option<(Settings, Vec<CrashedRun>)>,
     target: String,
     mut control: ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
-    let lttng = LttngSource::open(&args.lttng, &context_trust::context_policy(&args.tracer.contexts)?)?
-        .map(|source| (source, LttngMetrics::log_immediately()));
-    let lttng_metrics = lttng.as_ref().map(|(_, metrics)| metrics.clone());
-    let usdt = usdt_probes.attach(&mut tracer)?.map(|source| (source, usdt::UsdtMetrics::default()));
-    let usdt_metrics = usdt.as_ref().map(|(_, metrics)| metrics.clone());
+    let LoadedTracer { tracer, tree, sources } = loaded;
+    let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
+    let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());
     let source_metrics = (lttng_metrics, usdt_metrics);
     let metrics = Arc::new(AgentMetrics::new(systemd.stall_timeout(), source_metrics, tracer.nbd_stats()));
     let _metrics = Endpoint::start(
@@ -143,8 +145,7 @@ fn serve(
     if let EventSink::Cluster(sink) = &sink {
         sink.spool.iter().for_each(|spool| metrics.set_spool(spool.stats()));
     }
-    let sources = EventSources { lttng, usdt, scope: trace_scope(&tree) };
-    let pipeline = AgentPipeline::start(tracer, sources, sink, target, &control, &metrics)?;
+    let pipeline = AgentPipeline::start((tracer, drain), sources, sink, target, &control, &metrics)?;
     if let Some((settings, crashed_runs)) = cluster {
         metrics.set_crashed_runs(crashed_runs);
         metrics.set_cluster_wait(start_cluster_wait(&settings, args.partitions, &pipeline.stop, &control)?);
@@ -152,6 +153,7 @@ fn serve(
     for pid in &tree {
         info!(pid = pid.0, "tracing process {} and its descendants", pid.0);
     }
+    info!("{confinement}");
     info!("{status}");
     systemd.ready(&status);
     next_event(&mut control, &systemd, || metrics.heartbeat.since_last());

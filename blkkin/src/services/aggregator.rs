@@ -14,13 +14,14 @@
 
 mod clock_offsets;
 mod config;
+mod contested_nodes;
 mod metrics;
 mod pipeline;
 mod shutdown;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::Observer;
 use blkkin_aggregator::stage::assemble::AssembleStageConfig;
@@ -33,6 +34,7 @@ use tracing::info;
 use crate::cli::{AggregatorArgs, StageChoice};
 use crate::control::ControlReceiver;
 use crate::error::{CliError, Status};
+use crate::privileges;
 use crate::service::{Endpoint, LagGauge, Port, Systemd, kafka, next_event};
 use config::AggregatorConfig;
 use metrics::AggregatorMetrics;
@@ -42,11 +44,13 @@ use pipeline::{RunningStages, Topics, kafka_failed, millis, start, start_cluster
 const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Runs until a signal.
 pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
+    let confinement = privileges::confine_service(Vec::new())?;
     let mut control = ControlReceiver::open()?;
     let settings = kafka::settings(&args.brokers, &args.set)?;
     let parsed = AggregatorConfig::parse(args)?;
     // Creating a client validates the settings; it does not connect.
     DeadLetters::new(&settings, "").map_err(kafka_failed)?;
+    info!("{confinement}");
     let systemd = Systemd::from_env();
     let stop = StopSignal::new();
     let topics = Topics::default();
@@ -67,10 +71,13 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
     let mut stages = RunningStages::default();
     let runs = |stage| args.stage == StageChoice::All || args.stage == stage;
     if runs(StageChoice::Join) {
-        let metrics_of_traces = metrics.clone();
+        let (metrics_of_traces, metrics_of_nodes) = (metrics.clone(), metrics.clone());
         let config = JoinStageConfig {
             links: topics.partitions(LINKS),
             idle_after: millis(parsed.idle_after),
+            on_node_claim: Observer::new(move |(source, claim)| {
+                metrics_of_nodes.contested_nodes().record(source, *claim, Instant::now());
+            }),
             on_trace: Observer::new(move |trace| metrics_of_traces.live().record(trace)),
             ..JoinStageConfig::new(topics.partitions(SPANS))
         };
@@ -90,7 +97,8 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
     if runs(StageChoice::Assemble) {
         let rules = AssembleStageConfig::new(topics.partitions(TRACES), parsed.rules.clone());
         let (input, await_for) = (topics.partitions(SPANS), millis(parsed.await_client));
-        let config = AssembleStageConfig { input, await_for, ..rules };
+        let await_link = millis(parsed.await_link);
+        let config = AssembleStageConfig { input, await_for, await_link, ..rules };
         let config = (parsed.runner([SPANS, TRACES, SPANS], "blkkin-assemble"), config);
         stages.assemble = Some(start("assemble", &settings, config, &stop, &control, &metrics)?);
     }

@@ -35,19 +35,22 @@ mod sink;
 mod stats;
 mod status;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use blkkin_bus::kafka::{DeadLetters, TRACES};
+use blkkin_zipkin_export::Destination;
 use tracing::info;
 
 use crate::cli::{ExporterAction, ExporterArgs};
 use crate::control::ControlReceiver;
 use crate::destination;
 use crate::error::{CliError, Status};
+use crate::privileges;
 use crate::service::kafka::settings;
 use crate::service::{Endpoint, LagGauge, Port, ServiceStatus, Systemd};
-use config::routes;
+use config::{Route, routes};
 use metrics::ExporterMetrics;
 use pipeline::{run, start_cluster_wait};
 use sink::Sink;
@@ -55,8 +58,9 @@ use status::DestinationStatus;
 
 /// Exports until a signal, or rewinds the consumer groups.
 pub(crate) fn exporter(args: &ExporterArgs) -> Result<ExitCode, CliError> {
-    let settings = settings(&args.brokers, &args.set)?;
     let routes = routes(args)?;
+    let confinement = privileges::confine_service(folders(&routes))?;
+    let settings = settings(&args.brokers, &args.set)?;
     if args.action == Some(ExporterAction::Replay) {
         return replay::replay(&settings, &routes, args.from.as_deref().unwrap_or_default());
     }
@@ -68,11 +72,12 @@ pub(crate) fn exporter(args: &ExporterArgs) -> Result<ExitCode, CliError> {
     // Creating a client validates the settings; it does not connect.
     DeadLetters::new(&settings, "").map_err(replay::failed)?;
     // Destinations are opened before the wait for the cluster, so that their errors appear at once.
-    let otlp = destination::otlp_config(routes.iter().map(|route| &route.destination))?;
+    let config = destination::export_config(routes.iter().map(|route| &route.destination), &args.servers)?;
     let mut sinks = Vec::new();
     for route in &routes {
-        sinks.push(Sink::open(route, &settings, &otlp)?);
+        sinks.push(Sink::open(route, &settings, &config)?);
     }
+    info!("{confinement}");
     let systemd = Systemd::from_env();
     let cluster_wait = start_cluster_wait(&settings, &control)?;
     let destinations: Vec<_> =
@@ -98,4 +103,13 @@ pub(crate) fn exporter(args: &ExporterArgs) -> Result<ExitCode, CliError> {
         metrics.destinations.iter().map(|status| (TRACES, status.lag.clone())).collect(),
     )?;
     run(&settings, (routes, sinks), &metrics, &systemd, &mut control)
+}
+
+/// Returns the folders of destinations that are files.
+fn folders(routes: &[Route]) -> Vec<PathBuf> {
+    let folder = |route: &Route| match &route.destination {
+        Destination::File(file) => file.parent().map(Path::to_owned),
+        Destination::Http(..) | Destination::Grpc(_) | Destination::Kafka { .. } => None,
+    };
+    routes.iter().filter_map(folder).collect()
 }

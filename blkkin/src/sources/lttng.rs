@@ -32,10 +32,13 @@ use blkkin_tracer::{ContextPolicy, PtraceAccess, StopSignal, TraceScope};
 use blkkin_ust_bridge::correlate::CorrelationStats;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::session::lttng_command::LttngError;
+use blkkin_ust_bridge::session::private_network::PrivateNetwork;
 use blkkin_wire::batch::EventBatch;
+use rustix::thread::CapabilitySet;
 
 use crate::cli::{LttngArgs, UsdtArgs};
 use crate::error::CliError;
+use crate::privileges::{self, ReservedThread};
 pub(crate) use metrics::LttngMetrics;
 pub(crate) use reader::LttngStats;
 use reader::{ReaderChannels, SessionReader};
@@ -53,10 +56,18 @@ pub(crate) fn daemon_span_source(ust: &LttngArgs, probes: &UsdtArgs) -> DaemonSp
     }
 }
 
-/// An open LTTng session.
+/// An open LTTng session, with the thread that owns it.
 pub(crate) struct LttngSource {
     session: LttngSession,
     mapping: Mapping,
+    thread: ReservedThread<LttngStats>,
+}
+
+/// Returns the capabilities for a session daemon and for the relay's network. Some machines refuse
+/// user namespaces only to a thread without CAP_SYS_ADMIN, so one without it tries.
+fn capabilities() -> Result<CapabilitySet, CliError> {
+    let network = privileges::with_only(privileges::LTTNG, || Ok(PrivateNetwork::needs_sys_admin()))?;
+    Ok(if network { privileges::LTTNG | CapabilitySet::SYS_ADMIN } else { privileges::LTTNG })
 }
 
 /// A running LTTng source.
@@ -83,8 +94,15 @@ impl LttngSource {
         let folder = folder.map_err(|error| {
             CliError::cannot_trace("cannot create a folder for LTTng", error, "set TMPDIR=FOLDER")
         })?;
-        let session = LttngSession::open(events, folder).map_err(session_error)?;
-        Ok(Some(LttngSource { session, mapping }))
+        // The daemons end with the thread that starts them (PR_SET_PDEATHSIG), and have its rights.
+        let thread = ReservedThread::new("daemons", capabilities()?, || ())?;
+        let session = thread.call(|| LttngSession::open(events, folder)).map_err(session_error)?;
+        Ok(Some(LttngSource { session, mapping, thread }))
+    }
+
+    /// Returns the capabilities of the thread that owns the session.
+    pub(crate) fn kept(&self) -> CapabilitySet {
+        self.thread.kept()
     }
 
     /// Starts to correlate `batches` with the session's events, into `out`.
@@ -98,7 +116,7 @@ impl LttngSource {
         let (updates, stats) = sync_channel(UPDATE_QUEUE_MAX);
         let (ended, exits) = channel();
         let stop = StopSignal::new();
-        let LttngSource { session, mapping } = self;
+        let LttngSource { session, mapping, thread } = self;
         let reader = SessionReader::new(
             session,
             mapping,
@@ -106,7 +124,7 @@ impl LttngSource {
             stop.clone(),
             metrics.clone(),
         );
-        let reader = Builder::new().name("daemons".into()).spawn(move || reader.run())?;
+        let reader = thread.run(move || reader.run());
         let metrics = metrics.clone();
         let correlation = Builder::new()
             .name("correlate".into())
@@ -137,6 +155,9 @@ fn read_mapping(file: &PathBuf) -> Result<Mapping, CliError> {
 fn session_error(error: LttngError) -> CliError {
     let remedy = match error {
         LttngError::Start { .. } => "install LTTng (Debian: lttng-tools), or omit --ust",
+        LttngError::Network(_) => {
+            "allow user namespaces (user.max_user_namespaces; in a unit RestrictNamespaces=user net), run as root, or omit --ust"
+        }
         _ => "check whether `lttng list` works for this user, or omit --ust",
     };
     CliError::cannot_trace("cannot receive events of daemons (--ust)", error, remedy)
@@ -179,8 +200,14 @@ fn notes(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String
     }
     if correlation_stats.spans_foreign_pidns > 0 {
         all.push(format!(
-            "daemons: {} spans of an unknown process in another pid namespace have no children",
+            "daemons: {} spans of an unknown process have no children",
             correlation_stats.spans_foreign_pidns
+        ));
+    }
+    if correlation_stats.updates_foreign_user > 0 {
+        all.push(format!(
+            "daemons: {} of their events were refused, because they named threads of other users",
+            correlation_stats.updates_foreign_user
         ));
     }
     if correlation_stats.spans_filtered > 0 {
@@ -199,6 +226,12 @@ fn notes(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String
         all.push(format!(
             "daemons: {} system calls have no parent because the daemon's events came too late",
             correlation_stats.calls_uncorrelated
+        ));
+    }
+    if stats.connections_refused > 0 {
+        all.push(format!(
+            "daemons: {} connections of other users to the relay were refused",
+            stats.connections_refused
         ));
     }
     if stats.restarts > 0 {

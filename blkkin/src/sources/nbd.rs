@@ -28,6 +28,7 @@ pub(crate) fn notes(nbd: &NbdStats, links: Option<&LinkStats>) -> Vec<String> {
     add(nbd.cut_headers, "buffers with a partial header, or more than one: the rest was not parsed");
     add(nbd.in_data, "sends looked like requests within expected data, and were treated as data");
     add(nbd.extended, "requests had extended headers, which are not supported");
+    add(nbd.untracked, "requests were not traced, because more connections are open than the table holds");
     add(nbd.dropped, "records were lost because the rings were full");
     let missing = nbd.fired.saturating_sub(nbd.recorded + nbd.dropped);
     add(missing, "records were written and never read");

@@ -47,13 +47,14 @@ pub(crate) enum BlockTrace {
 }
 
 impl BlockTrace {
-    /// Starts a trace and returns when the kernel records, or returns why it cannot.
-    pub(crate) fn start(node: &Path, device: DeviceId, folder: &Path) -> Result<BlockTrace, String> {
+    /// Starts a trace of a disk and its partitions, whose numbers are `devices`. Returns when the
+    /// kernel records, or why it cannot.
+    pub(crate) fn start(node: &Path, devices: &[DeviceId], folder: &Path) -> Result<BlockTrace, String> {
         let refused = match Blktrace::start(node, folder) {
             Ok(trace) => return Ok(BlockTrace::Blktrace(trace)),
             Err(refused) => refused,
         };
-        let trace = BlockTrace::by_ftrace(device, folder)
+        let trace = BlockTrace::by_ftrace(devices, folder)
             .map_err(|error| format!("{refused}; and ftrace: {error}"))?;
         static FALLBACK_NOTE: Once = Once::new();
         FALLBACK_NOTE
@@ -62,13 +63,14 @@ impl BlockTrace {
     }
 
     /// Starts a trace by ftrace, also where blktrace is available.
-    pub(crate) fn by_ftrace(device: DeviceId, folder: &Path) -> Result<BlockTrace, String> {
+    pub(crate) fn by_ftrace(devices: &[DeviceId], folder: &Path) -> Result<BlockTrace, String> {
         let trace = Ftrace::create(folder, FTRACE_KIB)?;
         trace.set("trace_clock", "mono")?;
+        // Device numbers in the kernel's encoding (MKDEV, include/linux/kdev_t.h).
+        let number = |device: &DeviceId| format!("dev == {}", device.major << 20 | device.minor);
+        let filter = devices.iter().map(number).collect::<Vec<_>>().join(" || ");
         for (event, _) in EVENTS {
-            // Device number in the kernel's encoding (MKDEV, include/linux/kdev_t.h).
-            let number = device.major << 20 | device.minor;
-            trace.set(&format!("events/block/{event}/filter"), &format!("dev == {number}"))?;
+            trace.set(&format!("events/block/{event}/filter"), &filter)?;
             trace.set(&format!("events/block/{event}/enable"), "1")?;
         }
         Ok(BlockTrace::Ftrace(trace))

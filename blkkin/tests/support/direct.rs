@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Bytes of a block.
@@ -58,6 +58,13 @@ pub(crate) fn read_at(device: &File, offset: u64) -> io::Result<()> {
     let result =
         unsafe { libc::pread(device.as_raw_fd(), block.0.as_mut_ptr().cast(), BLOCK, offset as libc::off_t) };
     full_block(result)
+}
+
+/// Reads the first word of the block at `offset`, little-endian.
+pub(crate) fn first_word(device: &File, offset: u64) -> u64 {
+    let mut block = Block([0; BLOCK]);
+    device.read_exact_at(&mut block.0, offset).unwrap();
+    u64::from_le_bytes(block.0[..8].try_into().unwrap())
 }
 
 fn full_block(result: isize) -> io::Result<()> {

@@ -52,7 +52,7 @@ impl Disk {
         } else {
             let image = disk.folder.join("disk.img");
             fs::write(&image, zeros).map_err(|error| format!("not enough space in {HOME}: {error}"))?;
-            capture(tool("losetup").args(["--find", "--show"]).arg(&image))
+            capture(tool("losetup").args(["--find", "--show", "--partscan"]).arg(&image))
                 .map_err(|error| format!("no loop device: {error}"))?
         };
         disk.set_queue()?;
@@ -111,6 +111,15 @@ impl Disk {
             Ok(text) if text.trim() == "1" => Ok(upper),
             other => Err(format!("{direct}: {other:?}: this loop device takes no direct I/O")),
         }
+    }
+
+    /// Adds a partition of the second half, which disappears with the disk. Returns its node.
+    pub(crate) fn half(&self) -> Result<PathBuf, String> {
+        let sectors = fs::read_to_string(format!("/sys/block/{}/size", self.name())).unwrap();
+        let half = sectors.trim().parse::<u64>().unwrap() / 2;
+        capture(tool("addpart").arg(&self.node).args(["1", &half.to_string(), &half.to_string()]))
+            .map_err(|error| format!("no partition: {error}"))?;
+        Ok(PathBuf::from(format!("{}p1", self.node)))
     }
 
     /// Returns the device node, `/dev/loopN`.

@@ -30,6 +30,9 @@ impl Fio<'_> {
     /// Returns the command line. Each job is a process with its own part of the disk.
     pub(crate) fn args(&self) -> Vec<String> {
         let size = u64::from(self.requests) * u64::from(self.bytes);
+        // A written block repeats its own offset, and nothing is read back.
+        let offsets = ["--verify=pattern", "--verify_pattern=%o", "--do_verify=0", "--verify_state_save=0"];
+        let offsets = offsets.iter().filter(|_| self.call() == "pwrite64");
         [
             "fio",
             "--name=t",
@@ -53,6 +56,7 @@ impl Fio<'_> {
             format!("--offset_increment={size}"),
             format!("--output={}", self.report.display()),
         ])
+        .chain(offsets.map(|option| (*option).to_owned()))
         .collect()
     }
 

@@ -1,7 +1,7 @@
 //! Events on top of tasks that the kernel hides from eBPF, by ftrace.
 //!
-//! *In*: tracepoints that fire in interrupts, on top of any running task. *Out*: how many of them
-//! were on top of hidden tasks. Some kernels run no eBPF program on top of some tasks
+//! *In*: tracepoints that fire in interrupts, on top of any running task. *Out*: those that were on
+//! top of hidden tasks. Some kernels run no eBPF program on top of some tasks
 //! (docs/limits.md, "Completions without our program"), while ftrace has the event. *Weakness*: a
 //! task that is hidden from eBPF is recognised by its executable, which is hidden from root as
 //! well.
@@ -27,11 +27,11 @@ impl HiddenTasks {
         Ok(HiddenTasks(trace))
     }
 
-    /// Stops, and counts the events on top of hidden tasks whose text contains `part`.
-    pub(crate) fn count(self, part: &str) -> usize {
+    /// Stops, and returns the lines of the events on top of hidden tasks.
+    pub(crate) fn events(self) -> Vec<String> {
         let text = self.0.finish();
-        let processes = text.lines().filter(|line| line.contains(part)).filter_map(process);
-        processes.filter(|process| is_hidden(process)).count()
+        let lines = text.lines().filter(|line| process(line).is_some_and(is_hidden));
+        lines.map(str::to_owned).collect()
     }
 }
 

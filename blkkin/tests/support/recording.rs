@@ -1,6 +1,6 @@
 //! Recordings of a tracer's events, and the traces that the join makes of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -10,18 +10,17 @@ use std::time::Duration;
 use blkkin_aggregator::join::{JoinConfig, JoinStats, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::{CAPACITY_DEFAULT, Next, channel};
-use blkkin_probe_abi::record::WALK_MAX;
+use blkkin_tracer::enrich::nbd::NbdStats;
 use blkkin_tracer::{AttachKind, StopSignal, TraceSummary, Tracer, TracerConfig, TracerError};
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::event::{
     BioEvent, CommitEvent, FileEvent, LayerEvent, RequestEvent, SyscallEvent, TaskEvent,
 };
-use blkkin_wire::ids::Pid;
+use blkkin_wire::ids::{DeviceId, Pid};
 use blkkin_wire::in_flight::FinalState;
 use blkkin_wire::process_context::ProcessContextEvent;
 
 use super::gated_process::GatedProcess;
-use super::hidden_tasks::HiddenTasks;
 
 /// A tracer that is recording.
 pub(crate) struct Recorder {
@@ -41,6 +40,7 @@ pub(crate) struct Recording {
     pub(crate) stats: SourceStats,
     pub(crate) join: JoinStats,
     pub(crate) final_state: FinalState,
+    pub(crate) nbd: Option<NbdStats>,
 }
 
 /// Traces these processes until all of them have ended.
@@ -51,64 +51,6 @@ pub(crate) fn record(config: &TracerConfig, processes: &mut [&mut GatedProcess])
         assert_eq!(process.run_to_exit(), 0, "the traced process failed: {}", process.output());
     }
     recorder.finish()
-}
-
-/// Limit of runs of [`until_complete`]. If four in five runs miss an end (a busy machine), 30 such
-/// runs in a row have a probability of one in a thousand. If one in five does (a quiet machine), it
-/// is less than one in 10^20.
-pub(crate) const RUNS_MAX: usize = 30;
-/// Bios and requests for which one missed end is allowed where ftrace cannot be asked.
-const BEGUN_PER_MISSED: u64 = 10;
-/// ftrace's buffer of each CPU for one run: some 50,000 completions.
-const FTRACE_KIB: &str = "8192";
-/// Tracepoints of the ends of bios and requests.
-const ENDS: [&str; 2] = ["block/block_rq_complete", "block/block_bio_complete"];
-
-/// Repeats a run in which the kernel did not show the end of some bio or request, until a run is
-/// complete.
-///
-/// A completion arrives in an interrupt, on top of any task that the CPU runs. Rarely the
-/// tracepoint fires (ftrace has the event), but the kernel neither runs the eBPF program nor counts
-/// a recursion. On the one hosted kernel where this was examined, the kernel hid one process from
-/// eBPF, including its system calls. Of 1.4 million completions ftrace had 5 on top of that
-/// process's threads, and exactly these 5 were missed (3 of 3 in an earlier examination).
-/// Completions that are sent to the submitter's CPU (rq_affinity = 2) interrupt any task there, and
-/// are missed 20 times as often as those that are not (0).
-///
-/// So each run's missed ends are bounded by ftrace's count: of the completions on top of tasks that
-/// the kernel hides. A run without them is exact. Any other loss fails here, in the first run that
-/// has it.
-///
-/// The kernel also does not run a program on top of itself, in an interrupt during its execution on
-/// that CPU. It counts these (docs/limits.md, "A program that the kernel skips"), and such a run is
-/// repeated too.
-pub(crate) fn until_complete(mut run: impl FnMut() -> Recording) -> Recording {
-    for _ in 0..RUNS_MAX {
-        let folder = tempfile::tempdir().unwrap();
-        let ends = HiddenTasks::start(folder.path(), FTRACE_KIB, &ENDS);
-        let recording = run();
-        let hidden = ends.map(|ends| ends.count("") as u64);
-        if !recording.misses_ends() {
-            recording.assert_complete();
-            return recording;
-        }
-        recording.assert_balanced();
-        recording.assert_missed_ends_are_hidden(&hidden);
-        println!("repeated, because ends were missed and counted ({hidden:?} hidden): {:?}", recording.stats);
-    }
-    panic!("ends are missed in each of {RUNS_MAX} runs: that is no coincidence");
-}
-
-/// Repeats a run until the kernel has shown the programs every end, by the run's own report.
-pub(crate) fn until_all_ends_seen<T>(mut run: impl FnMut() -> T, ends_seen: impl Fn(&T) -> bool) -> T {
-    let complete = (0..RUNS_MAX).map(|_| run()).find(ends_seen);
-    complete.unwrap_or_else(|| panic!("ends are missed in each of {RUNS_MAX} runs: that is no coincidence"))
-}
-
-/// Returns whether a report's losses show that the kernel showed the programs every end.
-pub(crate) fn saw_all_ends(losses: &serde_json::Value) -> bool {
-    let none = |losses: &serde_json::Value, name: &str| losses[name] == 0;
-    none(losses, "ends_missed") && none(losses, "recursion_misses") && none(&losses["beside"], "in_flight")
 }
 
 /// Asserts for a test of system calls that nothing is lost except what the kernel did not show.
@@ -214,9 +156,9 @@ impl Recorder {
     /// Detaches and collects the rest.
     pub(crate) fn finish(self) -> Recording {
         self.stop.stop();
-        let TraceSummary { stats, final_state, nbd: _, usdt: _ } = self.drain.join().unwrap();
+        let TraceSummary { stats, final_state, nbd, usdt: _ } = self.drain.join().unwrap();
         let (events, traces, join) = self.collect.join().unwrap();
-        Recording { events, traces, stats, join, final_state }
+        Recording { events, traces, stats, join, final_state, nbd }
     }
 }
 
@@ -253,27 +195,9 @@ impl Recording {
             || stats.requests_started != stats.requests.fired
     }
 
-    /// Asserts that not more ends are missed than the kernel hid, by ftrace's count of those on top
-    /// of hidden tasks and by the kernel's own count of programs that it skipped. One completion of a
-    /// request ends its bios too, without an event of their own (blk_update_request, block/blk-mq.c,
-    /// clears BIO_TRACE_COMPLETION).
-    #[track_caller]
-    fn assert_missed_ends_are_hidden(&self, hidden: &Result<u64, String>) {
-        let stats = &self.stats;
-        let requests = stats.requests_started.saturating_sub(stats.requests.fired);
-        let bios = stats.bios_queued.saturating_sub(stats.bios.fired);
-        let hidden_max = hidden.clone().unwrap_or(stats.requests_started / BEGUN_PER_MISSED);
-        let bound = hidden_max + stats.recursion_misses;
-        let explained = requests <= bound
-            && bios <= bound * WALK_MAX as u64
-            && stats.ends_missed <= requests + bios + bound;
-        assert!(explained, "{requests} requests and {bios} bios missed, hidden: {hidden:?}: {stats:#?}");
-        self.assert_nothing_else_lost();
-    }
-
     /// Asserts that nothing is lost except what the kernel did not show.
     #[track_caller]
-    fn assert_nothing_else_lost(&self) {
+    pub(crate) fn assert_nothing_else_lost(&self) {
         let stats = &self.stats;
         assert_eq!(stats.lost(), stats.ends_missed + stats.recursion_misses, "{stats:#?}");
     }
@@ -323,6 +247,13 @@ impl Recording {
             LayerEvent::Pair(pair) => Some(&pair.request),
             _ => None,
         })
+    }
+
+    /// Returns the devices with recorded or unfinished I/O.
+    pub(crate) fn devices(&self) -> HashSet<DeviceId> {
+        let unfinished = self.final_state.in_flight.iter().map(|io| io.device);
+        let recorded = self.bios().map(|bio| bio.device).chain(self.requests().map(|request| request.device));
+        recorded.chain(unfinished).collect()
     }
 
     pub(crate) fn commits(&self) -> impl Iterator<Item = &CommitEvent> {

@@ -25,7 +25,9 @@ impl StoredState {
     /// Returns what the group has committed for this topic.
     pub(crate) fn committed(settings: &Settings, group: &str, topic: &str, partitions: i32) -> Vec<Self> {
         let mut list = TopicPartitionList::new();
-        (0..partitions).for_each(|partition| drop(list.add_partition(topic, partition)));
+        for partition in 0..partitions {
+            list.add_partition(topic, partition);
+        }
         let found = client(settings, group).committed_offsets(list, TIME_LIMIT).unwrap();
         let state = |element: rdkafka::topic_partition_list::TopicPartitionListElem<'_>| {
             let Offset::Offset(offset) = element.offset() else { return None };
@@ -56,10 +58,11 @@ impl StoredState {
     /// Commits this offset and reference for the group, which must have no members.
     pub(crate) fn commit(&self, settings: &Settings) {
         let mut list = TopicPartitionList::new();
-        let mut element = list.add_partition(&self.topic, self.partition);
-        element.set_offset(Offset::Offset(self.offset)).unwrap();
-        element.set_metadata(&self.metadata);
-        drop(element);
+        {
+            let mut element = list.add_partition(&self.topic, self.partition);
+            element.set_offset(Offset::Offset(self.offset)).unwrap();
+            element.set_metadata(&self.metadata);
+        }
         let (client, started) = (client(settings, &self.group), Instant::now());
         // A member that ended a moment ago may still count.
         while let Err(error) = client.commit(&list, CommitMode::Sync) {

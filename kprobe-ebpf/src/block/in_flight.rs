@@ -9,14 +9,7 @@ use crate::runtime::table::{self, ClaimCounters};
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::{REQUESTS_STALE, REQUESTS_UNTRACKED};
-use blkkin_probe_abi::in_flight::Set;
-pub use blkkin_probe_abi::in_flight::{Bio, Request};
-
-/// Sets of the bio table: 65,536 bios in flight, 9.4 MB.
-pub const BIO_SETS: usize = 16_384;
-/// Sets of the request table: 32,768 requests, 3 MB. Requests come from a bounded pool (nr_requests
-/// × hardware queues × devices).
-pub const REQUEST_SETS: usize = 8_192;
+pub use blkkin_probe_abi::in_flight::{BIO_SETS, Bio, REQUEST_SETS, Request, Set};
 
 #[btf_map]
 pub static BIOS: Array<Set<Bio>, BIO_SETS> = Array::new();

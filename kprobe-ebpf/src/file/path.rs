@@ -189,7 +189,8 @@ fn step_up(draft: &mut PathDraft) -> bool {
     }
 }
 
-/// Appends the dentry's name with its NUL. Returns false without room or name.
+/// Appends the dentry's name with its NUL. Returns false without name, or without room for all of
+/// it: the path then begins below this dentry.
 #[inline(always)]
 fn copy_name(draft: &mut PathDraft, dentry: Pointer) -> bool {
     // SAFETY: `used` is checked, and a name is at most NAME_MAX longer than the checked limit.
@@ -201,7 +202,7 @@ fn copy_name(draft: &mut PathDraft, dentry: Pointer) -> bool {
         let name: Pointer = ProbeRead::read(dentry, offset!(dentry_name) + 8);
         let to = (&raw mut draft.path).cast::<u8>().add(used as usize);
         let copied = bpf_probe_read_kernel_str(to.cast(), NAME_MAX as u32, name.cast());
-        if copied <= 0 {
+        if copied <= 0 || used + copied as u64 > FILE_PATH_MAX as u64 {
             return false;
         }
         core::ptr::write_volatile(&raw mut draft.used, used + copied as u64);

@@ -30,8 +30,7 @@
 //!
 //! *Rejected*: probes in the socket layer, which sees kernel-made `struct msghdr`s of every socket;
 //! here a system call of an untraced task has no extra cost. A table of requests in the kernel,
-//! which would give one record for both: 100 ns more per request, and requests without room in the
-//! table would be lost silently.
+//! which would give one record for both: 100 ns more per request.
 
 mod connection;
 mod socket;
@@ -49,7 +48,7 @@ use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
-use connection::{Connection, NBD_CONNECTIONS, emit_reply};
+use connection::{Connection, emit_reply};
 use core::mem::MaybeUninit;
 use socket::Socket;
 
@@ -79,7 +78,6 @@ const AWAITING_LENGTH: u32 = 1;
 #[repr(C)]
 struct RequestDraft {
     record: NbdRequestRecord,
-    new: Connection,
     /// Request header after the magic.
     words: [u32; 6],
 }
@@ -177,7 +175,7 @@ fn emit_request(
     socket: &Socket,
     draft: &mut RequestDraft,
 ) {
-    let RequestDraft { record, new, words } = draft;
+    let RequestDraft { record, words } = draft;
     let [kind, cookie_high, cookie_low, offset_high, offset_low, length] = words.map(u32::from_be);
     *record = NbdRequestRecord {
         header: Header {
@@ -210,17 +208,10 @@ fn emit_request(
         record.stream_offset = tcp::next_stream_offset(sk);
     }
     let data = if record.command == COMMAND_WRITE { length as u64 } else { 0 };
-    if let Some(known) = connection::of(socket) {
-        known.cookie = record.cookie;
-        known.to_send = REQUEST_BYTES + data;
-        known.sending = 1;
-    } else {
-        new.cookie = record.cookie;
-        new.to_send = REQUEST_BYTES + data;
-        (new.to_receive, new.sending, new.received) = (0, 1, 0);
-        // If the insert fails, the request has no reply.
-        let _ = NBD_CONNECTIONS.insert(socket.inode, &*new, 0);
-    }
+    let Some(connection) = connection::of_sender(percpu, socket, sk) else { return };
+    connection.cookie = record.cookie;
+    connection.to_send = REQUEST_BYTES + data;
+    connection.sending = 1;
     record.span = percpu.next_span_id(Program::NbdEnter);
     // SAFETY: `task` is typed; the clock has no preconditions.
     unsafe {

@@ -8,7 +8,7 @@
 //! A full set evicts no entry: the new object is not traced, and is counted.
 
 use aya_ebpf::btf_maps::Array;
-use blkkin_probe_abi::in_flight::{Set, WAYS, Way};
+use blkkin_probe_abi::in_flight::{Set, WAYS, Way, set_of};
 
 use super::atomic::compare_exchange;
 use super::percpu::PerCpuState;
@@ -21,12 +21,10 @@ pub struct ClaimCounters {
     pub full: usize,
 }
 
-/// Returns the set of an address. Slab objects are aligned to at least 64 B, so the lower bits
-/// carry no information.
+/// Returns the set of an address.
 #[inline(always)]
 fn set<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) -> Option<*mut Set<V>> {
-    let hash = (address >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    table.get_ptr_mut((hash >> 40) as u32 & (SETS as u32 - 1))
+    table.get_ptr_mut(set_of(address, SETS))
 }
 
 /// Returns the entry of `address`.

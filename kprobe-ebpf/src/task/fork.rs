@@ -5,8 +5,8 @@
 //! verifier does not know its type. There the child's tid is stored, and the child inherits at its
 //! first event.
 
-use super::filter;
-use super::metadata::{cgroup_of, emit, update};
+use super::filter::{self, cgroup_of};
+use super::metadata::{emit, update};
 use super::open_syscall;
 use super::storage::{TaskState, current, state, state_or_new};
 use super::thread_context;
@@ -63,7 +63,7 @@ fn inheritance(percpu: &mut PerCpuState) -> Option<Inherited> {
 /// Handles sched_process_fork, in the parent, before the child is woken. `child` is typed.
 #[inline(always)]
 pub fn fork(percpu: &mut PerCpuState, child: Pointer) {
-    thread_context::on_fork::<DirectLoad>(child);
+    thread_context::on_fork::<DirectLoad>(percpu, child);
     let Some(inherited) = inheritance(percpu) else { return };
     let Some(state) = state_or_new(child) else {
         percpu.count(TASKS_MISSED);
@@ -75,7 +75,7 @@ pub fn fork(percpu: &mut PerCpuState, child: Pointer) {
 /// Handles sched_process_fork where `child` is not typed and cannot get state: stores its tid.
 #[inline(always)]
 pub fn fork_by_tid(percpu: &mut PerCpuState, child: Pointer) {
-    thread_context::on_fork::<ProbeRead>(child);
+    thread_context::on_fork::<ProbeRead>(percpu, child);
     let Some(inherited) = inheritance(percpu) else { return };
     // SAFETY: bpf_probe_read_kernel takes any address.
     let tid: u32 = unsafe { ProbeRead::read(child, offset!(task_pid)) };
@@ -136,9 +136,8 @@ fn copy_metadata(task: Pointer, state: &mut TaskState) {
 pub fn exec(percpu: &mut PerCpuState) {
     thread_context::on_exec();
     let task = current();
-    let Some(state) = state_or_inherited(percpu, Program::TaskExec, task) else {
-        return reset_context_of_new(task);
-    };
+    let known = state_or_inherited(percpu, Program::TaskExec, task);
+    let Some(state) = known.or_else(|| state_of_new_program(percpu, task)) else { return };
     thread_context::reset_at_exec(task, state);
     if state.flags & TASK_PENDING_EXEC != 0 {
         state.flags = TASK_ACTIVE;
@@ -162,16 +161,13 @@ pub fn exec(percpu: &mut PerCpuState) {
     emit(percpu, task, state, TASK_EXECED);
 }
 
-/// Resets the context of a task without a system call so far, with TRACE_ALL: its old thread
-/// pointer is stored, and no record is written.
+/// Returns the state of a task that had none when it executed this program: with TRACE_ALL a new one,
+/// if the filters accept the program. A program that they exclude gets none, not even for its old
+/// thread pointer. If it takes a name or a cgroup that they accept, it has set its own pointer since:
+/// its loader does so first.
 #[inline(always)]
-fn reset_context_of_new(task: Pointer) {
-    if setting!(contexts) != 0
-        && setting!(trace_mode) == TRACE_ALL
-        && let Some(state) = state_or_new(task)
-    {
-        thread_context::reset_at_exec(task, state);
-    }
+fn state_of_new_program(percpu: &mut PerCpuState, task: Pointer) -> Option<&'static mut TaskState> {
+    if setting!(trace_mode) == TRACE_ALL { filter::state_of_accepted(percpu, task) } else { None }
 }
 
 /// Handles sched_process_exit, in the exiting task. A system call that is open then has no exit,

@@ -2,7 +2,7 @@
 //! (some 10 ns) and emits a new version if one differs. So a record's (task, version) identifies
 //! the metadata at that moment.
 
-use super::filter;
+use super::filter::{self, cgroup_of};
 use super::storage::TaskState;
 use crate::file::{self, path};
 use crate::runtime::layout::offset;
@@ -146,17 +146,5 @@ fn pid_namespace_ids(percpu: &mut PerCpuState, task: Pointer) -> [u32; 3] {
             percpu.read(process, offset!(upid_nr)) as u32,
             percpu.read(own, offset!(upid_nr)) as u32,
         ]
-    }
-}
-
-/// Returns the id of the task's cgroup in the default hierarchy.
-#[inline(always)]
-pub fn cgroup_of(task: Pointer) -> u64 {
-    // SAFETY: typed from the task on.
-    unsafe {
-        let set: Pointer = DirectLoad::read(task, offset!(task_cgroups));
-        let group: Pointer = DirectLoad::read(set, offset!(css_set_dfl_cgrp));
-        let node: Pointer = DirectLoad::read(group, offset!(cgroup_kn));
-        DirectLoad::read(node, offset!(kernfs_id))
     }
 }

@@ -11,6 +11,7 @@
 //! - `fork`: inheritance across fork, exec and exit
 
 use crate::runtime::percpu::PerCpuState;
+use crate::runtime::read::Pointer;
 use crate::runtime::settings::setting;
 use blkkin_probe_abi::counters::TASKS_MISSED;
 use blkkin_probe_abi::settings::{Program, TASK_ACTIVE, TRACE_ALL};
@@ -31,13 +32,7 @@ pub mod thread_context;
 pub fn traced(percpu: &mut PerCpuState, program: Program) -> Option<&'static mut TaskState> {
     let task = current();
     let state = if setting!(trace_mode) == TRACE_ALL {
-        match state_or_new(task) {
-            Some(state) => state,
-            None => {
-                percpu.count(TASKS_MISSED);
-                return None;
-            }
-        }
+        state_if_accepted(percpu, task)?
     } else {
         fork::state_or_inherited(percpu, program, task)?
     };
@@ -49,7 +44,7 @@ pub fn traced(percpu: &mut PerCpuState, program: Program) -> Option<&'static mut
 }
 
 /// Returns the state of a task that queues block I/O for itself or for the kernel, with up-to-date
-/// metadata. Creates it only with TRACE_ALL.
+/// metadata. Creates it only with TRACE_ALL, for tasks that the filters accept.
 #[inline(always)]
 pub fn submitter(percpu: &mut PerCpuState, program: Program) -> Option<&'static mut TaskState> {
     let task = current();
@@ -60,12 +55,18 @@ pub fn submitter(percpu: &mut PerCpuState, program: Program) -> Option<&'static 
         }
         return Some(state);
     }
-    let Some(state) = state_or_new(task) else {
-        percpu.count(TASKS_MISSED);
-        return None;
-    };
+    let state = state_if_accepted(percpu, task)?;
     metadata::update(percpu, program, task, state);
     Some(state)
+}
+
+/// Returns the state of a task with TRACE_ALL, created at its first event if the filters accept it.
+#[inline(always)]
+fn state_if_accepted(percpu: &mut PerCpuState, task: Pointer) -> Option<&'static mut TaskState> {
+    match state(task) {
+        Some(state) => Some(state),
+        None => filter::state_of_accepted(percpu, task),
+    }
 }
 
 /// Returns the state of a kernel thread that works for others (a journal's), created with metadata

@@ -298,15 +298,16 @@ fn tls_slot_of(task: Pointer) -> Option<&'static TlsSlot> {
 
 /// Handles the fork of a child that does not run yet and has a copy of the current task's memory.
 #[inline(always)]
-pub fn on_fork<R: KernelRead>(child: Pointer) {
-    if slots_exist() {
-        // SAFETY: `child` is of the kind that R reads.
-        inherit_slot(unsafe { R::read(child, offset!(task_tgid)) });
+pub fn on_fork<R: KernelRead>(percpu: &mut PerCpuState, child: Pointer) {
+    // SAFETY: `child` is of the kind that R reads.
+    if slots_exist() && inherit_slot(unsafe { R::read(child, offset!(task_tgid)) }) != 0 {
+        percpu.count(CONTEXTS_NO_ROOM);
     }
 }
 
-/// Copies the slot of the current process to the process of this id. A slot that is only claimed is
-/// not copied: user space does not wait for a second process.
+/// Copies the slot of the current process to the process of this id; returns 1 if the map has no
+/// room for it. A slot that is only claimed is not copied: user space does not wait for a second
+/// process.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn inherit_slot(child: u32) -> u32 {
@@ -317,8 +318,7 @@ pub extern "C" fn inherit_slot(child: u32) -> u32 {
     };
     match slot {
         Some(slot) if process != child && slot.kind != TLS_CLAIMED => {
-            let _ = TLS_SLOTS.insert(child, slot, 0);
-            1
+            u32::from(TLS_SLOTS.insert(child, slot, 0).is_err())
         }
         _ => 0,
     }

@@ -91,13 +91,18 @@ pub struct Connection {
 impl Connection {
     /// Connects to `address` (HOST:PORT) and exchanges versions.
     pub fn open(address: &str) -> Result<Self, LiveError> {
-        let unreachable = |error| LiveError::Unreachable { address: address.to_owned(), error };
-        let connected = address
-            .to_socket_addrs()
-            .map_err(unreachable)?
-            .map(|to| TcpStream::connect_timeout(&to, REPLY_TIMEOUT));
         let unknown = || std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
-        let stream = connected.reduce(Result::or).unwrap_or_else(|| Err(unknown())).map_err(unreachable)?;
+        let connected = address.to_socket_addrs().and_then(|all| {
+            let connected = all.map(|to| TcpStream::connect_timeout(&to, REPLY_TIMEOUT));
+            connected.reduce(Result::or).unwrap_or_else(|| Err(unknown()))
+        });
+        Self::over(address, connected)
+    }
+
+    /// Exchanges versions over a new connection to `address`.
+    pub fn over(address: &str, connected: std::io::Result<TcpStream>) -> Result<Self, LiveError> {
+        let unreachable = |error| LiveError::Unreachable { address: address.to_owned(), error };
+        let stream = connected.map_err(unreachable)?;
         let prepared = stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(REPLY_TIMEOUT)));
         prepared.and_then(|()| stream.set_write_timeout(Some(REPLY_TIMEOUT))).map_err(unreachable)?;
         let stream = BufReader::with_capacity(64 << 10, stream);

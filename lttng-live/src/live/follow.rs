@@ -8,6 +8,8 @@
 //! Events of one stream that were ready when the connection broke wait for the other streams, so
 //! the order also holds across connections.
 
+use std::io;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use super::connection::{Connection, LiveError};
@@ -48,9 +50,14 @@ pub enum Step {
     Refused(LiveError),
 }
 
+/// Function that opens a connection to the relay.
+type Connector = Box<dyn Fn() -> io::Result<TcpStream> + Send>;
+
 /// Reader of a session, with its relay's address.
 pub struct Follower {
     target: Target,
+    /// `None` to connect to the target's address from this process's network.
+    connector: Option<Connector>,
     reader: Reader,
     wait: Duration,
     attached: bool,
@@ -60,7 +67,14 @@ impl Follower {
     /// Creates a follower, which connects at the first step.
     pub fn new(target: Target) -> Self {
         let reader = Reader::new(&target.session, target.settings, HostClocks::read());
-        Self { target, reader, wait: RETRY_WAIT_MIN, attached: false }
+        Self { target, connector: None, reader, wait: RETRY_WAIT_MIN, attached: false }
+    }
+
+    /// Opens connections by `connector`, for a relay in another network. The target's address is
+    /// then only used in messages.
+    #[must_use]
+    pub fn connect_by(self, connector: impl Fn() -> io::Result<TcpStream> + Send + 'static) -> Self {
+        Self { connector: Some(Box::new(connector)), ..self }
     }
 
     /// Returns statistics of everything that was read.
@@ -114,8 +128,12 @@ impl Follower {
     }
 
     fn connect(&mut self, out: &mut impl FnMut(&EventView<'_>)) -> Step {
-        let attached =
-            Connection::open(&self.target.address).and_then(|connection| self.reader.attach(connection));
+        let address = &self.target.address;
+        let opened = match &self.connector {
+            Some(connector) => Connection::over(address, connector()),
+            None => Connection::open(address),
+        };
+        let attached = opened.and_then(|connection| self.reader.attach(connection));
         match attached {
             Ok(()) => {
                 (self.wait, self.attached) = (RETRY_WAIT_MIN, true);

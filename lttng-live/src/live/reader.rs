@@ -21,7 +21,7 @@ use crate::ctf::metadata::{MetadataError, Trace};
 use crate::ctf::packet::{
     CounterBaseline, Decoder, Event, Losses, PacketError, PacketHeader, PacketPosition,
 };
-use crate::event_view::{EventView, Gap};
+use crate::event_view::{EventView, Gap, buffer_owner};
 use crate::merge::StreamMerge;
 
 mod order;
@@ -98,6 +98,8 @@ pub struct StreamProblem {
 struct LiveTrace {
     /// Path at the relay, which identifies the trace across connections.
     path: String,
+    /// Owner of its buffers.
+    user: u32,
     metadata: Option<u64>,
     trace: Trace,
     conversion: Option<ClockConversion>,
@@ -363,6 +365,7 @@ impl Reader {
             let trace = known.unwrap_or_else(|| {
                 let (path, trace) = (stream.path.clone(), Trace::default());
                 self.traces.push(LiveTrace {
+                    user: buffer_owner(&path),
                     path,
                     metadata: None,
                     trace,

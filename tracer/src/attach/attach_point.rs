@@ -32,7 +32,7 @@ pub(crate) struct Attached {
 struct KprobeLink {
     /// Keeps the kprobe attached.
     _link: FdLink,
-    miss_counter: Option<OwnedFd>,
+    miss_counter: OwnedFd,
 }
 
 impl AttachPoint {
@@ -83,8 +83,11 @@ impl AttachPoint {
         };
         let link = attached.map_err(|error| error_chain(&error))?;
         let link = link.map(FdLink::try_from).transpose().map_err(|error| error_chain(&error))?;
-        let kprobe = link
-            .map(|link| KprobeLink { miss_counter: recursion_misses::link_descriptor(&link), _link: link });
+        let kprobe = link.map(|link| {
+            let miss_counter = recursion_misses::link_descriptor(&link)?;
+            Ok::<_, String>(KprobeLink { miss_counter, _link: link })
+        });
+        let kprobe = kprobe.transpose()?;
         let fd = program.fd().map_err(|error| error_chain(&error))?;
         let program = fd.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let attached = Attached { program, kprobe };
@@ -101,7 +104,7 @@ impl AttachPoint {
 impl Attached {
     /// Returns the number of events that the program missed, as far as the kernel counts them.
     pub(crate) fn recursion_misses(&self) -> Result<u64, String> {
-        let counts = self.kprobe.as_ref().and_then(|kprobe| kprobe.miss_counter.as_ref());
-        Ok(recursion_misses::of_program(&self.program)? + counts.map_or(0, recursion_misses::of_kprobe))
+        let of_kprobe = self.kprobe.as_ref().map(|kprobe| recursion_misses::of_kprobe(&kprobe.miss_counter));
+        Ok(recursion_misses::of_program(&self.program)? + of_kprobe.transpose()?.unwrap_or(0))
     }
 }

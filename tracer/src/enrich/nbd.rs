@@ -84,6 +84,16 @@ pub struct NbdStats {
     pub in_data: u64,
     /// Requests with extended headers, which are not traced.
     pub extended: u64,
+    /// Requests that are not traced because the table of connections was full.
+    pub untracked: u64,
+}
+
+impl NbdStats {
+    /// Returns the number of messages that are known to be missing: of these connections some request
+    /// or reply is not recorded. A request without a reply is none; its server may have sent none.
+    pub fn lost(&self) -> u64 {
+        self.dropped + self.untracked + self.cut_headers + self.extended + self.evicted
+    }
 }
 
 /// Shared snapshot of the counters, for monitoring.
@@ -252,6 +262,7 @@ impl NbdRequests {
             cut_headers: kernel[slot::NBD_UNALIGNED],
             in_data: kernel[slot::NBD_IN_DATA],
             extended: kernel[slot::NBD_EXTENDED],
+            untracked: kernel[slot::NBD_UNTRACKED],
             ..self.stats
         }
     }

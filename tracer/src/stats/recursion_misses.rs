@@ -10,6 +10,8 @@
 use aya::programs::links::FdLink;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use crate::aya_error::error_chain;
+
 /// Directory that describes each descriptor of this process.
 const FDINFO: &str = "/proc/self/fdinfo";
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
@@ -54,19 +56,22 @@ fn parse(fdinfo: &str) -> Option<u64> {
 }
 
 /// Duplicates the descriptor of a link held by this process, which aya does not expose.
-pub(crate) fn link_descriptor(link: &FdLink) -> Option<OwnedFd> {
-    let id = format!("link_id:\t{}\n", link.info().ok()?.id());
+pub(crate) fn link_descriptor(link: &FdLink) -> Result<OwnedFd, String> {
+    let info = link.info().map_err(|error| error_chain(&error))?;
+    let id = format!("link_id:\t{}\n", info.id());
     let found = std::fs::read_dir(FDINFO)
-        .ok()?
+        .map_err(|error| format!("{FDINFO}: {error}"))?
         .flatten()
-        .find(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains(&id)))?;
-    let fd = found.file_name().to_str()?.parse().ok()?;
+        .find(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains(&id)));
+    let fd = found.and_then(|entry| entry.file_name().to_str()?.parse().ok());
+    let fd = fd.ok_or_else(|| format!("{FDINFO} has no link {}", info.id()))?;
     // SAFETY: the link keeps it open.
-    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()
+    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(|error| error.to_string())
 }
 
-/// Hits of a kprobe that the kernel skipped; 0 if the kernel does not count them.
-pub(crate) fn of_kprobe(link: &OwnedFd) -> u64 {
+/// Returns the hits of a kprobe that the kernel skipped, 0 if the kernel does not count them, or why
+/// the count cannot be read.
+pub(crate) fn of_kprobe(link: &OwnedFd) -> Result<u64, String> {
     let mut info = LinkInfo::default();
     let attributes = BpfAttr {
         fd: link.as_raw_fd() as u32,
@@ -77,8 +82,11 @@ pub(crate) fn of_kprobe(link: &OwnedFd) -> u64 {
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw const attributes, size_of::<BpfAttr>())
     };
+    if result != 0 {
+        return Err(format!("missed hits of a kprobe: {}", std::io::Error::last_os_error()));
+    }
     let is_kprobe = info.kind == BPF_LINK_TYPE_PERF_EVENT && info.event == BPF_PERF_EVENT_KPROBE;
-    if result == 0 && is_kprobe { info.missed } else { 0 }
+    Ok(if is_kprobe { info.missed } else { 0 })
 }
 
 #[cfg(test)]
@@ -91,5 +99,6 @@ mod tests {
         assert_eq!(parse("flags:\t02000002\nmemlock:\t4096\n"), None);
         let no_program = std::fs::File::open("/dev/null").unwrap().into();
         assert!(of_program(&no_program).unwrap_err().ends_with("has no recursion_misses"));
+        assert!(of_kprobe(&no_program).unwrap_err().starts_with("missed hits of a kprobe: "));
     }
 }

@@ -86,7 +86,8 @@ pub fn reconcile(
         // Filled in by the context scanner (`scan_stats.rs`).
         contexts_publishing: 0,
         contexts_denied: 0,
-        contexts_no_room: 0,
+        // The scanner adds its own.
+        contexts_no_room: kernel[slot::CONTEXTS_NO_ROOM],
         resources_publishing: 0,
         resources_malformed: 0,
         resources_unread: 0,

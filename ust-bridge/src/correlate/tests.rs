@@ -1,5 +1,5 @@
 use blkkin_wire::event::{PidNsIds, TaskEvent, TaskRef};
-use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
+use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId, Uid};
 use blkkin_wire::syscalls::SyscallId;
 use proptest::prelude::*;
 
@@ -197,6 +197,97 @@ fn equal_ids_in_three_pid_namespaces_are_three_threads() {
     assert_eq!(parents(&[emitted]), [(1, Some(5)), (2, Some(6)), (3, Some(7))]);
 }
 
+fn claimed(span: u64, user: u32, updates: &mut Vec<Update>) {
+    let thread = Thread::initial(100, 1).claimed_by(user);
+    let mut spans = DaemonSpans::default();
+    spans.apply(&at(10, thread), &begin(span, None, true), updates);
+    spans.apply(&at(50, thread), &SpanEvent::End { span, status: 0 }, updates);
+}
+
+/// The kernel side reports user 1000 for each task.
+fn correlated(claims: &[(u64, u32)], events: Vec<LayerEvent>) -> (Correlator, EventBatch) {
+    let mut correlator = Correlator::default();
+    let mut updates = Vec::new();
+    claims.iter().for_each(|(span, user)| claimed(*span, *user, &mut updates));
+    updates.sort_by_key(Update::at);
+    correlator.add_updates(updates, MonotonicNs(90));
+    correlator.add_batch(batch(0, events, 80), 0);
+    let emitted = correlator.next_batch(1).unwrap();
+    (correlator, emitted)
+}
+
+fn emitted_spans(batch: &EventBatch) -> Vec<(u64, u32)> {
+    let spans = batch.events.iter().filter_map(|event| match event {
+        LayerEvent::DaemonSpan(span) => Some((span.span.0, span.pid.0)),
+        _ => None,
+    });
+    spans.collect()
+}
+
+#[test]
+fn only_a_threads_own_user_and_root_can_name_it() {
+    for (user, parent) in [(1000, Some(7)), (0, Some(7)), (1001, None), (u32::MAX, None)] {
+        let (mut correlator, emitted) = correlated(&[(7, user)], vec![discovered(1), call(1, 1, (20, 30))]);
+        assert_eq!(parents(std::slice::from_ref(&emitted)), [(1, parent)], "{user}");
+        let is_foreign = parent.is_none();
+        assert_eq!(emitted_spans(&emitted).is_empty(), is_foreign, "{user}");
+        // The change of the thread's span, and the span.
+        assert_eq!(correlator.stats().updates_foreign_user, u64::from(is_foreign) * 2, "{user}");
+        assert_eq!(correlator.take_foreign_users(), if is_foreign { vec![user] } else { vec![] });
+        assert_eq!(correlator.take_foreign_users(), [] as [u32; 0], "each user is reported once");
+    }
+}
+
+#[test]
+fn claims_of_another_user_change_nothing_for_the_thread() {
+    for claims in [[(7, 1000), (8, 1001)], [(8, 1001), (7, 1000)]] {
+        let (_, emitted) = correlated(&claims, vec![discovered(1), call(1, 1, (20, 30))]);
+        assert_eq!(
+            (parents(std::slice::from_ref(&emitted)), emitted_spans(&emitted)),
+            (vec![(1, Some(7))], vec![(7, 100)])
+        );
+    }
+}
+
+/// The claim comes before the kernel side reports the thread.
+#[test]
+fn claim_of_an_unknown_thread_is_kept_apart() {
+    let LayerEvent::Task(task) = discovered(1) else { panic!() };
+    let late = LayerEvent::Task(TaskEvent { time: MonotonicNs(15), ..task });
+    let events = || vec![late.clone(), call(1, 1, (20, 30))];
+    let (_, emitted) = correlated(&[(7, 1001)], events());
+    assert_eq!((parents(std::slice::from_ref(&emitted)), emitted_spans(&emitted)), (vec![(1, None)], vec![]));
+    let (_, emitted) = correlated(&[(7, 1000)], events());
+    assert_eq!(parents(&[emitted]), [(1, Some(7))]);
+}
+
+/// No task was reported, so the owner of the process is unknown.
+#[test]
+fn span_of_an_unknown_process_has_a_process_id_only_from_root() {
+    let (correlator, emitted) = correlated(&[(7, 1000), (8, 0)], vec![]);
+    assert_eq!(emitted_spans(&emitted), [(7, 0), (8, 100)]);
+    let stats = correlator.stats();
+    assert_eq!((stats.spans_foreign_pidns, stats.updates_foreign_user), (1, 0));
+}
+
+/// The user's process has exited, and the claim is about the next owner of its id.
+#[test]
+fn reused_id_is_not_taken_for_the_previous_process() {
+    let LayerEvent::Task(task) = discovered(1) else { panic!() };
+    let exited = TaskEvent { time: MonotonicNs(5), change: TaskChange::Exited, ..task.clone() };
+    let next = TaskEvent {
+        time: MonotonicNs(8),
+        change: TaskChange::Forked,
+        task: TaskRef { id: TaskId(2), version: 0 },
+        uid: Uid(1001),
+        ..task.clone()
+    };
+    let events = [task, exited, next].map(LayerEvent::Task).into_iter().chain([call(1, 2, (20, 30))]);
+    let (correlator, emitted) = correlated(&[(7, 1000)], events.collect());
+    assert_eq!((parents(std::slice::from_ref(&emitted)), emitted_spans(&emitted)), (vec![(1, None)], vec![]));
+    assert_eq!(correlator.stats().updates_foreign_user, 2);
+}
+
 /// Action of a thread.
 #[derive(Clone, Copy, Debug)]
 enum Action {
@@ -366,5 +457,5 @@ fn span_entered_before_the_fork_belongs_to_the_previous_thread() {
     correlator.add_batch(batch(0, events, 80), 0);
     assert_eq!(parents(&[correlator.next_batch(1).unwrap()]), [(1, Some(7)), (2, Some(8)), (3, None)]);
     let exits: Vec<_> = correlator.take_exits().collect();
-    assert_eq!(exits, [ThreadExit { thread, at: 20, last: true }]);
+    assert_eq!(exits, [ThreadExit { thread: thread.claimed_by(1000), at: 20, last: true }]);
 }

@@ -65,6 +65,7 @@ pub(crate) fn at(time_ns: u64, thread: Thread) -> EventOrigin<'static> {
         vpid: thread.pid,
         vtid: thread.tid,
         pid_ns: thread.pid_ns,
+        user: thread.user,
         procname: "daemon".into(),
     }
 }
@@ -121,7 +122,7 @@ fn open_spans_of_a_killed_daemon_are_emitted_unfinished() {
         (2, U, begin(2, Some(1), true)),
         (3, other, begin(1, None, true)),
     ]);
-    spans.process_exited(Process { pid_ns: 0, pid: 100 }, 50, &mut sink);
+    spans.process_exited(T.process(), 50, &mut sink);
     let all: Vec<_> = sink.spans().iter().map(|span| (span.span.0, span.end.0, span.status)).collect();
     assert_eq!(all, [(2, 50, SpanStatus::Unfinished), (1, 50, SpanStatus::Unfinished)]);
     assert_eq!((sink.span(T), sink.span(other), spans.open_count()), (None, Some(1), 1));

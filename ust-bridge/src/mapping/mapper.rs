@@ -59,7 +59,7 @@ struct ClassState {
 /// Inode of the initial pid namespace (include/linux/proc_ns.h, PROC_PID_INIT_INO).
 const INITIAL_PID_NS: u64 = 0xefff_fffc;
 
-/// Key of an open span: pid namespace, process and thread according to its scope, and hash of the
+/// Key of an open span: pid namespace with the user, process and thread according to its scope, and hash of the
 /// rule's key.
 type Key = (u64, u64, u64);
 
@@ -194,7 +194,8 @@ fn origin<'v>(class: &ClassState, view: &EventView<'v>) -> EventOrigin<'v> {
     let procname = procname.or_else(|| view.trace.env("procname").map(Cow::Borrowed)).unwrap_or_default();
     let vtid = number(class.vtid).unwrap_or(0) as u32;
     let pid_ns = number(class.pid_ns).filter(|inode| *inode != INITIAL_PID_NS).unwrap_or(0);
-    EventOrigin { time_ns: view.time_ns.max(0) as u64, vpid: vpid as u32, vtid, pid_ns, procname }
+    let time_ns = view.time_ns.max(0) as u64;
+    EventOrigin { time_ns, vpid: vpid as u32, vtid, pid_ns, user: view.user, procname }
 }
 
 #[inline]
@@ -277,10 +278,12 @@ impl<'v> EventMapping<'_, 'v> {
     /// Returns the key in the table of open spans.
     fn key(&self, fields: &[usize], scope: Scope, group: u64) -> Key {
         let (process, thread) = (u64::from(self.at.vpid), u64::from(self.at.vtid));
+        // A user cannot end the spans of another user's process. A namespace's inode has 32 bits.
+        let claimed_ns = self.at.pid_ns ^ u64::from(self.at.user) << 32;
         let (ns, scope_id) = match scope {
             Scope::Everywhere => (0, 0),
-            Scope::Process => (self.at.pid_ns, process << 32),
-            Scope::Thread => (self.at.pid_ns, process << 32 | thread),
+            Scope::Process => (claimed_ns, process << 32),
+            Scope::Thread => (claimed_ns, process << 32 | thread),
         };
         let key = fields.iter().fold(group, |sum, field| match self.value(*field) {
             Value::Text { at, length } => hash(sum, self.view.bytes(at, length)),
@@ -302,7 +305,7 @@ impl<'v> EventMapping<'_, 'v> {
                     RuleKind::Begin if bound.first && self.open_spans.get(&key).is_some() => return None,
                     RuleKind::Begin => {
                         let process = (u64::from(self.at.vpid) << 32 | u64::from(self.at.vtid)).to_le_bytes();
-                        let key_in_ns = key.2 ^ key.0;
+                        let key_in_ns = key.2 ^ (key.0 & u64::from(u32::MAX));
                         let generated =
                             hash(hash(key_in_ns, &process), &self.at.time_ns.to_le_bytes()).max(1);
                         self.replaced_span = self.open_spans.get(&key);

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use super::bind::BindError;
 use super::config::{Mapping, MappingError, Rule};
 use super::mapper::{Mapper, MapperStats};
-use crate::span_event::{EventOrigin, SpanEvent};
+use crate::span_event::{EventOrigin, SpanEvent, TRUSTED_USER};
 use blkkin_lttng_live::ctf::metadata::Trace;
 use blkkin_lttng_live::ctf::packet::{Event, Items, PacketHeader};
 use blkkin_lttng_live::ctf::plan::{Item, Value};
@@ -207,6 +207,8 @@ impl UsdtMapping {
         set(&mut decoded.payload, payload);
         let view = EventView {
             trace: &self.trace,
+            // The kernel names the thread.
+            user: TRUSTED_USER,
             trace_index: 0,
             stream_index: 0,
             header: &self.header,

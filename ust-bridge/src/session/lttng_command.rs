@@ -19,6 +19,9 @@ pub enum LttngError {
         /// Operating system's error.
         error: std::io::Error,
     },
+    /// The relay cannot be separated from other users.
+    #[error("cannot create a network namespace for lttng-relayd, which has no password: {0}")]
+    Network(std::io::Error),
     /// The command failed.
     #[error("`lttng {command}`: {output}")]
     Failed {

@@ -13,9 +13,14 @@
 //! [`INACTIVE_PERIODS`] periods while other streams are active. `lttng enable-channel` refuses to
 //! add a channel to a started session, so the whole session is replaced.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use blkkin_lttng_live::live::follow::{Follower, Target};
+use blkkin_lttng_live::live::reader::Settings;
+
 use super::lttng_command::{LttngCommand, LttngError};
+use super::private_network::PrivateNetwork;
 
 /// Periods of the live timer after which an inactive stream is stuck. On a busy machine the
 /// consumer can be late by some periods.
@@ -24,7 +29,7 @@ pub const INACTIVE_PERIODS: u32 = 200;
 pub const INACTIVE_MIN: Duration = Duration::from_secs(1);
 
 /// Address of a relay.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Relay {
     /// Host name or address.
     pub host: String,
@@ -32,14 +37,29 @@ pub struct Relay {
     pub control: u16,
     /// Port for packets.
     pub data: u16,
-    /// Port for live readers.
+    /// Port for live readers; in `network`, if there is one.
     pub live: u16,
+    /// Network of the relay; `None` if it is this process's own.
+    pub network: Option<Arc<PrivateNetwork>>,
 }
 
 impl Relay {
     /// Returns the address for live readers.
     pub fn live_address(&self) -> String {
         format!("{}:{}", self.host, self.live)
+    }
+
+    /// Returns a reader of the session `name` at this relay.
+    pub fn follower(&self, name: &str, settings: Settings) -> Follower {
+        let target = Target { address: self.live_address(), session: name.to_owned(), settings };
+        let follower = Follower::new(target);
+        match &self.network {
+            Some(network) => {
+                let (network, port) = (Arc::clone(network), self.live);
+                follower.connect_by(move || network.connect(port))
+            }
+            None => follower,
+        }
     }
 }
 
@@ -152,6 +172,11 @@ impl SessionSupervisor {
     /// Returns the session's relay.
     pub fn relay(&self) -> &Relay {
         &self.relay
+    }
+
+    /// Returns a reader of the session, which connects at its first step.
+    pub fn follower(&self, settings: Settings) -> Follower {
+        self.relay.follower(&self.name, settings)
     }
 
     /// Returns the session's configuration.

@@ -58,7 +58,8 @@ impl Lab {
 
     /// Returns the relay's ports.
     pub(crate) fn relay_ports(&self) -> Relay {
-        Relay { host: "127.0.0.1".to_owned(), control: self.control, data: self.data, live: self.live }
+        let (control, data, live) = (self.control, self.data, self.live);
+        Relay { host: "127.0.0.1".to_owned(), control, data, live, network: None }
     }
 
     /// Stops the relay.

@@ -74,6 +74,12 @@ const BENCHES: &[Bench] = &[
         PROBES,
         BUILD_ONLY,
     ),
+    bench(
+        "fleet",
+        "memory and take-over of an aggregator of 1,000 nodes, simulated; bytes of its bounds (1 min)",
+        None,
+        BUILD_ONLY,
+    ),
     bench("wire", "bytes and ns per event of batches as sent (2 min)", DISKS, WITH_FIO),
     bench(
         "path",

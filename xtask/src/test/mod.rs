@@ -4,8 +4,12 @@
 //! |---|---|---|
 //! | quick | unit, property and golden-file tests of every crate, then doc tests | caller |
 //! | instructions | instruction counts of the pipeline's stages, against `bench/callgrind.json` | caller |
+//! | services | those of `blkkin/tests/*.rs` that [`programs`] lists: services and brokers, one at a time | root |
+//! | guests | a subset of the system tests inside other kernels, and what such kernels reject (`vm`) | caller |
 //! | system | `blkkin/tests/*.rs`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
-//! | guests | a subset of these inside other kernels, and what such kernels reject (`vm`) | caller |
+//!
+//! The guests run together with the tests of services, which mostly wait for a broker or a time limit. Tests
+//! that measure time, or count what the kernel side lost, run alone.
 //!
 //! Cargo builds the test programs and this task runs them. So only programs that need root run as
 //! root, no file below `target/` belongs to root, and a program that hangs is killed. A skipped
@@ -19,8 +23,9 @@ mod skips;
 mod stats;
 
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Sender};
 
-use anyhow::{Error, Result};
+use anyhow::Result;
 
 use crate::bench::callgrind::{self, Gate};
 use crate::dist;
@@ -33,8 +38,11 @@ pub(crate) use programs::{TestProgram, build};
 pub(crate) use runner::each_line;
 pub(crate) use stats::{ProgramStats, TestStats};
 
-/// Runs the tests of the guests whose name contains the filter.
-pub(crate) type Guests = fn(&Workspace, &[TestProgram], Option<&str>, &mut TestStats);
+/// Prints the output of a part that ran at the same time as others, and counts its tests.
+pub(crate) type Report = Box<dyn FnOnce(&mut TestStats) + Send>;
+
+/// Runs the tests of the guests whose name contains the filter, and sends a report of each guest.
+pub(crate) type Guests = fn(&Workspace, &[TestProgram], Option<&str>, Sender<Report>);
 
 /// Runs the tests whose name contains `filter`, or all tests; `guests` runs those of the guests.
 /// With `allow_skips` a skipped test never fails the run.
@@ -73,25 +81,30 @@ fn run_tiers(
         println!("no static publisher of thread contexts for the tests: {error:#}");
     }
     let programs = timings.time("build", || programs::build(workspace))?;
-    let add_error = |stats: &mut TestStats, what: &str, error: Error| stats.add_error(what, &error);
-    timings.time("quick tests", || {
-        for program in programs.iter().filter(|program| program.tier == Tier::Quick) {
+    let run_tier = |tier: Tier, stats: &mut TestStats| {
+        for program in programs.iter().filter(|program| program.tier == tier) {
             runner::run(workspace, program, filter, stats)
-                .unwrap_or_else(|error| add_error(stats, &program.name, error));
+                .unwrap_or_else(|error| stats.add_error(&program.name, &error));
         }
+    };
+    timings.time("quick tests", || {
+        run_tier(Tier::Quick, stats);
         runner::run_documentation(workspace, filter, stats)
-            .unwrap_or_else(|error| add_error(stats, "documentation", error));
+            .unwrap_or_else(|error| stats.add_error("documentation", &error));
     });
     if filter.is_none_or(|filter| "callgrind".contains(filter)) {
         timings.time("instructions", || instructions(workspace, stats));
     }
-    timings.time("system tests", || {
-        for program in programs.iter().filter(|program| program.tier == Tier::System) {
-            runner::run(workspace, program, filter, stats)
-                .unwrap_or_else(|error| add_error(stats, &program.name, error));
-        }
+    timings.time("services and guests", || {
+        std::thread::scope(|scope| {
+            let (reports, received) = mpsc::channel();
+            let programs = &programs;
+            scope.spawn(move || guests(workspace, programs, filter, reports));
+            run_tier(Tier::Service, stats);
+            received.into_iter().for_each(|report| report(stats));
+        });
     });
-    timings.time("guests", || guests(workspace, &programs, filter, stats));
+    timings.time("system tests", || run_tier(Tier::System, stats));
     Ok(())
 }
 

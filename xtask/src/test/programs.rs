@@ -15,12 +15,29 @@ pub(crate) enum Tier {
     Quick,
     /// With root, one test at a time: they share the machine's block devices and tracepoints.
     System,
+    /// With root, one test at a time, while the guests run.
+    Service,
     /// Only inside a guest, because the tests need a kernel that rejects something.
     Guest,
 }
 
 /// Name prefix of test programs of the guest tier.
 const GUEST: &str = "guest_";
+
+/// Test programs of the service tier. They run services, brokers and servers, wait for them, and
+/// assert neither durations nor the absence of losses in the kernel.
+const SERVICES: &[&str] = &[
+    "aggregator",
+    "broker_full",
+    "destinations",
+    "exporter",
+    "kafka_or_direct",
+    "monitoring",
+    "replay",
+    "secured",
+    "soak",
+    "spool",
+];
 
 /// Compiled test program.
 #[derive(PartialEq, Eq, Debug)]
@@ -56,6 +73,7 @@ fn program(message: &Value) -> Option<TestProgram> {
         if integration { format!("{package}/tests/{target}") } else { format!("{package} ({target})") };
     let tier = match integration && package == "blkkin" {
         true if target.starts_with(GUEST) => Tier::Guest,
+        true if SERVICES.contains(&target) => Tier::Service,
         true => Tier::System,
         // The test of the demo loads eBPF programs.
         false if integration && package == "xtask" => Tier::System,
@@ -82,10 +100,19 @@ mod tests {
         let tier = |folder, kind, name| reported(folder, kind, name).expect("a test program").tier;
         assert_eq!(tier("blkkin", "test", "fio"), Tier::System);
         assert_eq!(tier("blkkin", "test", "guest_lockdown"), Tier::Guest);
+        assert_eq!(tier("blkkin", "test", "soak"), Tier::Service);
         assert_eq!(tier("blkkin", "bin", "blkkin"), Tier::Quick);
         assert_eq!(tier("wire", "test", "golden"), Tier::Quick);
         assert_eq!(tier("xtask", "test", "cluster"), Tier::System);
         assert_eq!(tier("xtask", "bin", "xtask"), Tier::Quick);
+    }
+
+    #[test]
+    fn each_program_of_the_service_tier_exists() {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("blkkin").join("tests");
+        for name in SERVICES {
+            assert!(tests.join(name).with_extension("rs").exists(), "{name}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::stats::{ProgramStats, TestStats};
 use crate::dist;
 use crate::setup::{broker_jars, collector, java_jars, prometheus, schemas, server_jar, tracers};
 use crate::shell;
+use crate::timing::seconds;
 use crate::workspace::Workspace;
 
 /// Time limit of a test program; the longest known takes a tenth of it.
@@ -28,11 +29,11 @@ pub(super) fn run(
     stats: &mut TestStats,
 ) -> Result<()> {
     let mut command = match program.tier {
-        Tier::System if shell::is_root() || can_become_root() => {
+        Tier::System | Tier::Service if shell::is_root() || can_become_root() => {
             shell::privileged("env", &format!("{}, which traces the kernel", program.name))?
         }
         // Without root, the tests that need it report that they are skipped.
-        Tier::System | Tier::Quick | Tier::Guest => Command::new("env"),
+        _ => Command::new("env"),
     };
     command.arg(format!("CARGO_MANIFEST_DIR={}", program.folder.display()));
     command.arg(format!("BLKKIN_ZIPKIN_JAR={}", server_jar(workspace).display()));
@@ -46,7 +47,7 @@ pub(super) fn run(
     // In the foreground, so that Ctrl-C reaches the test too.
     command.args(["timeout", "--foreground", "--kill-after=10", &PROGRAM_SECONDS_MAX.to_string()]);
     command.arg(&program.executable).arg("--show-output").args(filter);
-    if program.tier == Tier::System {
+    if matches!(program.tier, Tier::System | Tier::Service) {
         command.arg("--test-threads=1");
     }
     // Relative paths in a test start at its crate, as with cargo.
@@ -68,11 +69,13 @@ pub(super) fn run_documentation(
 fn run_counted(name: &str, command: Command, stats: &mut TestStats) -> Result<()> {
     println!("\n== {name}");
     let mut count = ProgramStats::new(name);
+    let start = Instant::now();
     let status = each_line(command, |line| {
         if count.line(line) {
             println!("{line}");
         }
     })?;
+    println!("{name}: {}", seconds(start.elapsed()));
     stats.add(count, status);
     Ok(())
 }

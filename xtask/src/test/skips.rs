@@ -55,6 +55,12 @@ const ALLOWED: &[AllowedSkip] = &[
         why: "the kernel is built without CONFIG_ANON_VMA_NAME, and Debian's kernels are too",
     },
     AllowedSkip {
+        guest: None,
+        program: "bus (blkkin_bus)",
+        reason: "ignored, takes minutes",
+        why: "longer searches of the model; the short ones run",
+    },
+    AllowedSkip {
         guest: Some("6.1"),
         program: "blkkin/tests/attach",
         reason: "this kernel refuses no kind",

@@ -25,11 +25,12 @@ mod suites;
 
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::sync::mpsc::{self, Sender};
 
 use anyhow::{Result, bail};
 
 use crate::setup::{self, Purpose};
-use crate::test::{TestProgram, TestStats, build};
+use crate::test::{Report, TestProgram, TestStats, build};
 use crate::timing::Timings;
 use crate::workspace::Workspace;
 
@@ -51,43 +52,60 @@ pub(crate) fn run(workspace: &Workspace, name: Option<&str>, only: Option<&str>)
     timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Guests]))?;
     let programs = timings.time("build", || build(workspace))?;
     let mut stats = TestStats::default();
-    timings.time("guests", || run_guests(workspace, &chosen, &programs, (Depth::Full, only), &mut stats));
+    timings.time("guests", || {
+        std::thread::scope(|scope| {
+            let (reports, received) = mpsc::channel();
+            let (chosen, programs) = (&chosen, &programs);
+            scope.spawn(move || run_guests(workspace, chosen, programs, (Depth::Full, only), reports));
+            received.into_iter().for_each(|report| report(&mut stats));
+        });
+    });
     println!("\n{}\n{}", stats.details(), timings.summary());
     println!("{}", stats.last_line());
     Ok(if stats.all_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs all guests with tests that `filter` selects, at the short depth of `cargo xtask test`.
+/// Runs all guests with tests that `filter` selects, at the short depth of `cargo xtask test`, and
+/// sends a report of each. Returns after the last one has ended.
 pub(crate) fn run_all(
     workspace: &Workspace,
     programs: &[TestProgram],
     filter: Option<&str>,
-    stats: &mut TestStats,
+    reports: Sender<Report>,
 ) {
-    run_guests(workspace, &GUESTS.iter().collect::<Vec<_>>(), programs, (Depth::Short, filter), stats);
+    run_guests(workspace, &GUESTS.iter().collect::<Vec<_>>(), programs, (Depth::Short, filter), reports);
 }
 
 fn run_guests(
     workspace: &Workspace,
-    guests: &[&Guest],
+    guests: &[&'static Guest],
     programs: &[TestProgram],
     selection: (Depth, Option<&str>),
-    stats: &mut TestStats,
+    reports: Sender<Report>,
 ) {
-    let waiting = Mutex::new(guests.iter());
-    let stats = Mutex::new(stats);
-    let run_next = || {
+    let waiting = Mutex::new(guests.iter().copied());
+    let run_next = &|reports: Sender<Report>| {
         while let Some(guest) = next_guest(&waiting) {
             let outcome = run_guest(workspace, guest, programs, selection);
-            let mut stats = stats.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            match outcome {
-                Ok(Some(outcome)) => outcome.report(guest, &mut stats),
-                Ok(None) => {}
-                Err(error) => stats.add_error(&format!("guest {}", guest.name), &error),
-            }
+            // The receiver is only dropped before the guests end if the run panicked.
+            let _ = reports.send(Box::new(move |stats| report(guest, outcome, stats)));
         }
     };
-    std::thread::scope(|scope| (0..CONCURRENT_GUESTS).for_each(|_| drop(scope.spawn(run_next))));
+    std::thread::scope(|scope| {
+        for _ in 0..CONCURRENT_GUESTS {
+            let reports = reports.clone();
+            scope.spawn(move || run_next(reports));
+        }
+    });
+}
+
+/// Prints and counts what a guest did.
+fn report(guest: &Guest, outcome: Result<Option<Outcome>>, stats: &mut TestStats) {
+    match outcome {
+        Ok(Some(outcome)) => outcome.report(guest, stats),
+        Ok(None) => {}
+        Err(error) => stats.add_error(&format!("guest {}", guest.name), &error),
+    }
 }
 
 fn next_guest<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A certificate for 127.0.0.1 and localhost, and the authority that signed it.
+/// Certificates for 127.0.0.1 and localhost and for a client, and the authority that signed both.
+/// Another authority signed the certificate of a stranger.
 pub(crate) struct Certificates {
     folder: tempfile::TempDir,
 }
@@ -22,6 +23,13 @@ impl Certificates {
         certificates.openssl(&format!("req {key} -subj /CN=collector -keyout server.key -out server.csr"))?;
         certificates.openssl(
             "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 -extfile names -out server.pem",
+        )?;
+        certificates.openssl(&format!(
+            "req -x509 {key} -days 30 -subj /CN=stranger -keyout stranger.key -out stranger.pem"
+        ))?;
+        certificates.openssl(&format!("req {key} -subj /CN=client -keyout client.key -out client.csr"))?;
+        certificates.openssl(
+            "x509 -req -in client.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 -extfile names -out client.pem",
         )?;
         Ok(certificates)
     }
@@ -39,6 +47,11 @@ impl Certificates {
     /// Returns the server's key.
     pub(crate) fn key(&self) -> PathBuf {
         self.path("server.key")
+    }
+
+    /// Returns the certificate and the key of `client` or `stranger`.
+    pub(crate) fn identity(&self, name: &str) -> (PathBuf, PathBuf) {
+        (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")))
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -30,6 +30,15 @@ impl Collector {
 
     /// Starts it, with TLS if there is a certificate with its key.
     pub(crate) fn start_with(certificate_and_key: Option<[&Path; 2]>) -> Result<Collector, String> {
+        Collector::start_for_clients(certificate_and_key, None)
+    }
+
+    /// Starts it, with TLS if there is a certificate with its key. It accepts only clients with a
+    /// certificate of the authority, if there is one.
+    pub(crate) fn start_for_clients(
+        certificate_and_key: Option<[&Path; 2]>,
+        client_authority: Option<&Path>,
+    ) -> Result<Collector, String> {
         let output = std::env::var_os("BLKKIN_OTELCOL").map(PathBuf::from);
         let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain").join(COLLECTOR);
         let found = output.into_iter().chain([made]).find(|file| file.is_file());
@@ -41,7 +50,13 @@ impl Collector {
         let [http, grpc] = ports;
         let config = folder.path().join("config.yaml");
         let tls = certificate_and_key.map_or_else(String::new, |[certificate, key]| {
-            format!(", tls: {{cert_file: '{}', key_file: '{}'}}", certificate.display(), key.display())
+            let clients = client_authority
+                .map_or_else(String::new, |file| format!(", client_ca_file: '{}'", file.display()));
+            format!(
+                ", tls: {{cert_file: '{}', key_file: '{}'{clients}}}",
+                certificate.display(),
+                key.display()
+            )
         });
         fs::write(
             &config,

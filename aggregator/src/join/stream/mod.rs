@@ -32,6 +32,10 @@ use crate::trace::id_map::PassThrough;
 use crate::trace::{MergeLink, Names, Root, Trace, WaitLink};
 
 mod closing;
+mod continuity;
+
+use continuity::Continuity;
+pub(super) use continuity::{Arrival, fingerprint};
 
 /// Maximum number of remembered requests with more than one bio. A request's record is written just
 /// before those of the bios that it ended. So a few hundred suffice, also on a machine with many
@@ -55,7 +59,7 @@ pub(super) struct Stream {
     #[serde(skip)]
     config: JoinConfig,
     anchor: ClockAnchor,
-    next_sequence: Option<u64>,
+    continuity: Continuity,
     watermark: MonotonicNs,
     now: MonotonicNs,
     /// True once the source has reported an RPC endpoint. From then on a call without bios may have
@@ -83,7 +87,7 @@ impl Stream {
             source,
             anchor,
             scratch_trace: empty_trace(),
-            next_sequence: None,
+            continuity: Continuity::default(),
             watermark: zero,
             now: zero,
             has_rpc_endpoints: false,
@@ -118,10 +122,18 @@ impl Stream {
         &self.source
     }
 
+    /// Returns how the batch relates to the earlier ones.
+    pub(super) fn receive(&mut self, batch: &EventBatch) -> Arrival {
+        self.continuity.receive(batch)
+    }
+
+    /// Marks the source as claimed by two agents.
+    pub(super) fn contest(&mut self) {
+        self.continuity.contest();
+    }
+
+    /// Joins the next batch.
     pub(super) fn apply(&mut self, batch: EventBatch, sink: &mut StatsSink<'_>) {
-        if !self.is_next(batch.sequence, sink) {
-            return;
-        }
         sink.stats.clock_set_back += u64::from(is_set_back(&self.anchor, &batch.anchor));
         self.anchor = batch.anchor;
         for event in &batch.events {
@@ -148,17 +160,6 @@ impl Stream {
         while let Some((slot, _)) = self.open.oldest() {
             self.close(slot, sink);
         }
-    }
-
-    fn is_next(&mut self, sequence: u64, sink: &mut StatsSink<'_>) -> bool {
-        let expected = self.next_sequence.unwrap_or(sequence);
-        if sequence < expected {
-            sink.stats.batches_repeated += 1;
-            return false;
-        }
-        sink.stats.batches_missed += sequence - expected;
-        self.next_sequence = Some(sequence.saturating_add(1));
-        true
     }
 
     fn process(&mut self, event: LayerEvent, sink: &mut StatsSink<'_>) {

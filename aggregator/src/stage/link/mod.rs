@@ -1,11 +1,12 @@
 //! Link stage: finds both RPC endpoints of a request between two nodes.
 //!
 //! *In*: records of `blkkin.links`: endpoints, those of one connection in one partition. *Out*: for
-//! `blkkin.spans`, the client's trace and span as the parent of the server's trace; counters
-//! ([`LinkStats`]); and clock estimates for metrics.
+//! `blkkin.spans`, one answer for each server endpoint: the client's trace and span as the parent of
+//! the server's trace, or that it has no known client; counters ([`LinkStats`]); and clock
+//! estimates for metrics.
 //!
 //! *Invariant*: that of [`super`]. Each endpoint is in at most one match: received = matched +
-//! unmatched + refused + pending.
+//! unmatched + refused + pending. Each server endpoint that is not pending has one answer.
 //!
 //! # Matching
 //!
@@ -30,6 +31,18 @@
 //!   request was sent. With a repeated cookie it must start before the client left, since a next
 //!   request may follow.
 //! - *One trace on both sides* is refused: no span is its own parent.
+//!
+//! # No client is an answer too
+//!
+//! The assemble stage holds the server's trace meanwhile. By its own log's time it cannot
+//! distinguish a request without a client from a link stage that is down or behind. So a server
+//! endpoint that is refused, given up for room, or unmatched within
+//! [`LinkStageConfig::wait_for`], gets the answer [`RemoteLink::Unlinked`]. It is a record of some
+//! 30 bytes, and only for requests whose client is not traced.
+//!
+//! *Rejected*: this stage's progress as a watermark to all partitions of `blkkin.spans`. It would
+//! be partitions² records for each step of time, and a fragment would have to carry the position of
+//! its endpoint in `blkkin.links`, which its writer does not know.
 //!
 //! # Clock shift
 //!
@@ -64,7 +77,7 @@ use super::sequence::SequenceNumbers;
 use super::snapshot::{self, SnapshotError};
 use clock_bounds::{ClockBound, ClockBounds, Containment};
 
-/// Maximum number of waiting endpoints, about 20 MiB. Beyond it the one that has waited longest is
+/// Maximum number of waiting endpoints, 82 MiB (`cargo xtask bench fleet`). Beyond it the one that has waited longest is
 /// given up.
 const WAITING_MAX: usize = 65_536;
 
@@ -180,7 +193,7 @@ impl Stage for LinkStage {
 
     fn apply(&mut self, record: InputRecord<'_>, out: &mut dyn StageOutput) {
         self.stats.records += 1;
-        self.advance(record.at.unwrap_or_default());
+        self.advance(record.at.unwrap_or_default(), out);
         let Some(fragments) = self.tracker.receive(record.bytes, self.stats.input(), out) else { return };
         for (_, fragment) in fragments {
             match fragment.remote_link {
@@ -213,9 +226,9 @@ impl Stage for LinkStage {
 
 impl LinkStage {
     /// Advances the log's time, and gives up endpoints that waited for too long.
-    pub fn advance(&mut self, at: LogTime) {
+    pub fn advance(&mut self, at: LogTime, out: &mut dyn StageOutput) {
         self.now = self.now.max(at);
-        self.expire();
+        self.expire(out);
     }
 
     /// Matches an endpoint with a waiting one, or makes it wait.
@@ -241,16 +254,19 @@ impl LinkStage {
         }
         match (fitting.as_slice(), contradicting.is_empty()) {
             (&[one], true) => self.matched(endpoint, one, out),
-            ([], true) => self.wait(endpoint),
+            ([], true) => self.wait(endpoint, out),
             // One key has several candidates, or one that does not fit. It is unknown which of them
             // is wrong.
             _ => {
                 fitting.extend(contradicting);
                 for number in fitting {
-                    self.remove(&endpoint.event.key, number);
-                    self.stats.refused += 1;
+                    if let Some(other) = self.remove(&endpoint.event.key, number) {
+                        self.stats.refused += 1;
+                        self.answer_unlinked(&other.endpoint, out);
+                    }
                 }
                 self.stats.refused += 1;
+                self.answer_unlinked(&endpoint, out);
             }
         }
     }
@@ -283,16 +299,16 @@ impl LinkStage {
             .write(TraceFragment::link_only(server.trace, RemoteLink::Reparented(target.into())), out);
     }
 
-    fn wait(&mut self, endpoint: LinkEndpoint) {
+    fn wait(&mut self, endpoint: LinkEndpoint, out: &mut dyn StageOutput) {
         let (number, key) = (self.count, endpoint.event.key.clone());
         self.count += 1;
         self.pending += 1;
         self.order.push_back((self.now, number, key.clone()));
         self.waiting.entry(key).or_default().push(Waiting { number, endpoint });
-        self.expire();
+        self.expire(out);
     }
 
-    fn expire(&mut self) {
+    fn expire(&mut self, out: &mut dyn StageOutput) {
         while let Some((since, number, key)) = self.order.front() {
             let expired = self.now.0.saturating_sub(since.0) > self.config.wait_for;
             let present =
@@ -302,9 +318,18 @@ impl LinkStage {
             }
             let (number, key) = (*number, key.clone());
             self.order.pop_front();
-            let removed = u64::from(self.remove(&key, number).is_some());
-            self.stats.unmatched += removed;
-            self.stats.evicted += if expired { 0 } else { removed };
+            if let Some(removed) = self.remove(&key, number) {
+                self.stats.unmatched += 1;
+                self.stats.evicted += u64::from(!expired);
+                self.answer_unlinked(&removed.endpoint, out);
+            }
+        }
+    }
+
+    /// Answers a server endpoint that has no client. A client's trace waits for no answer.
+    fn answer_unlinked(&mut self, endpoint: &LinkEndpoint, out: &mut dyn StageOutput) {
+        if endpoint.event.side == RpcSide::Server {
+            self.numbers.write(TraceFragment::link_only(endpoint.trace, RemoteLink::Unlinked), out);
         }
     }
 

@@ -65,13 +65,17 @@ fn endpoint(n: usize, request: &Request, side: RpcSide, machine: &Machine) -> Li
     }
 }
 
+/// Answers: new parents, and traces without a client.
 #[derive(Default)]
-struct Output(Vec<(TraceId, Reparented)>);
+struct Output(Vec<(TraceId, Reparented)>, Vec<TraceId>);
 
 impl StageOutput for Output {
     fn fragment(&mut self, _: u32, _: u64, fragment: TraceFragment) {
-        let RemoteLink::Reparented(target) = fragment.remote_link else { panic!("{fragment:?}") };
-        self.0.push((fragment.trace, *target));
+        match fragment.remote_link {
+            RemoteLink::Reparented(target) => self.0.push((fragment.trace, *target)),
+            RemoteLink::Unlinked => self.1.push(fragment.trace),
+            _ => panic!("{fragment:?}"),
+        }
     }
     fn side_output(&mut self, _: u32, _: u64, fragment: TraceFragment) {
         panic!("{fragment:?}");
@@ -157,7 +161,16 @@ proptest! {
         }
         endpoints.sort_by_key(|(time, _)| *time);
         let endpoints: Vec<_> = endpoints.into_iter().map(|(_, endpoint)| endpoint).collect();
-        let (stage, Output(reparented), bounds) = run_with_bounds(&endpoints, restored);
+        let (mut stage, mut out, bounds) = run_with_bounds(&endpoints, restored);
+        stage.advance(LogTime(100_000), &mut out);
+        let Output(reparented, unlinked) = out;
+        // Every server endpoint has one answer.
+        let mut answered: Vec<u128> = reparented.iter().map(|(trace, _)| trace).chain(&unlinked).map(|trace| trace.0).collect();
+        answered.sort_unstable();
+        let servers = endpoints.iter().filter(|endpoint| endpoint.event.side == RpcSide::Server);
+        let mut servers: Vec<u128> = servers.map(|endpoint| endpoint.trace.0).collect();
+        servers.sort_unstable();
+        prop_assert_eq!(answered, servers);
         prop_assert_eq!(reparented.len() as u64 * 2, stage.stats().matched);
         for (trace, target) in &reparented {
             let n = trace.0 as u64 as usize;

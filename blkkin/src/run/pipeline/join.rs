@@ -100,6 +100,7 @@ struct TraceRouter {
 
 impl TraceRouter {
     fn route(&mut self, trace: &Trace) {
+        self.report.add_coverage(trace);
         if self.unrelated_commits.is_unrelated(trace) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Loads the tracer of an agent.
+//! Loads the tracer of an agent, and opens its other sources of events.
 
 use blkkin_tracer::{Tracer, TracerConfig};
 use blkkin_wire::ids::Pid;
@@ -6,28 +6,43 @@ use blkkin_wire::ids::Pid;
 use crate::cli::AgentArgs;
 use crate::error::CliError;
 use crate::filter::{TraceFilter, context_trust, trace_scope};
-use crate::sources::usdt::UsdtProbes;
+use crate::privileges::{self, Confinement, DrainThread, TracingNeeds};
+use crate::sources::EventSources;
+use crate::sources::lttng::{LttngMetrics, LttngSource};
+use crate::sources::usdt::{UsdtMetrics, UsdtProbes};
 
-/// A loaded tracer, the processes whose children are traced, and resolved USDT probes.
+/// A loaded tracer with the other sources, and the processes whose children are traced.
 pub(super) struct LoadedTracer {
     pub(super) tracer: Tracer,
     pub(super) tree: Vec<Pid>,
-    pub(super) usdt_probes: UsdtProbes,
+    pub(super) sources: EventSources,
 }
 
-/// Validates the options, then loads the tracer.
+/// Validates the options, then loads and attaches everything that needs privileges.
 pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let mut filter = TraceFilter::resolve(&args.filter)?;
-    let config = TracerConfig {
-        nbd: args.lttng.nbd,
-        ..filter.tracer_config(trace_scope(&filter.tree), &args.tracer)?
-    };
+    let scope = trace_scope(&filter.tree);
+    let config = TracerConfig { nbd: args.lttng.nbd, ..filter.tracer_config(scope, &args.tracer)? };
     let config = usdt_probes.tracer_config(config);
-    let tracer = Tracer::load(&config)?;
+    let mut tracer = Tracer::load(&config)?;
     context_trust::warn_if_limited(&config.contexts);
     for pid in &filter.tree {
         tracer.trace_process_tree(*pid)?;
     }
-    Ok(LoadedTracer { tracer, tree: filter.tree, usdt_probes })
+    let lttng = LttngSource::open(&args.lttng, &config.contexts)?
+        .map(|source| (source, LttngMetrics::log_immediately()));
+    let usdt = usdt_probes.attach(&mut tracer)?.map(|source| (source, UsdtMetrics::default()));
+    Ok(LoadedTracer { tracer, tree: filter.tree, sources: EventSources { lttng, usdt, scope } })
+}
+
+impl LoadedTracer {
+    /// Drops the privileges that the loaded tracer does not need.
+    pub(super) fn confine(&self) -> Result<(DrainThread, Confinement), CliError> {
+        privileges::confine_tracing(&TracingNeeds {
+            contexts: self.tracer.reads_contexts(),
+            lttng: self.sources.lttng_capabilities(),
+            others: privileges::NONE,
+        })
+    }
 }

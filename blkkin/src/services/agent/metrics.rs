@@ -126,6 +126,7 @@ impl ServiceStatus for AgentMetrics {
             ("bio walk limit", stats.walk_overflow),
             ("flush walk limit", stats.flush_overflow),
             ("32-bit call", stats.calls_compat),
+            ("path unread", stats.paths_failed),
         ];
         let counter =
             |name, help, value: u64| MetricFamily::single(MetricKind::Counter, name, help, value as f64);
@@ -209,7 +210,8 @@ mod tests {
     fn metrics_show_the_counters() {
         let metrics = AgentMetrics::new(Duration::from_secs(30), (None, None), None);
         let calls = RecordStats { fired: 7, recorded: 4, dropped: 3 };
-        let stats = SourceStats { calls, untracked: 2, calls_compat: 4, ..SourceStats::default() };
+        let stats =
+            SourceStats { calls, untracked: 2, calls_compat: 4, paths_failed: 8, ..SourceStats::default() };
         let deliveries = DeliveryStats { accepted: 9, delivered: 5, failed: 1, ..DeliveryStats::default() };
         metrics.record_batch(&stats, ChannelStats::default());
         metrics.set_deliveries(deliveries);

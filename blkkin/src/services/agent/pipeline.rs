@@ -13,6 +13,7 @@ use super::send::{self, EventSink, SendTotals};
 use super::shutdown;
 use crate::control::{ControlReceiver, ExitNotifier};
 use crate::error::{CliError, cannot_spawn, panicked};
+use crate::privileges::DrainThread;
 use crate::sources::{EventSources, RunningSources};
 
 /// A running agent.
@@ -28,7 +29,7 @@ pub(super) struct AgentPipeline {
 impl AgentPipeline {
     /// Starts the threads.
     pub(super) fn start(
-        tracer: Tracer,
+        (tracer, drain): (Tracer, DrainThread),
         sources: EventSources,
         sink: EventSink,
         target: String,
@@ -47,8 +48,7 @@ impl AgentPipeline {
         });
         let send = send.map_err(failed)?;
         let stop_drain = stop.clone();
-        let drain = Builder::new().name("drain".into()).spawn(move || tracer.run(publisher, stop_drain));
-        let drain = drain.map_err(failed)?;
+        let drain = drain.run(move || tracer.run(publisher, stop_drain));
         Ok(AgentPipeline { stop, drain, send, sources, target })
     }
 

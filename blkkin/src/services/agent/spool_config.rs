@@ -1,8 +1,9 @@
 //! The spool of an agent, from its options and from systemd's state directory.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use blkkin_bus::spool::{BYTES_MIN, Spool};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use tracing::info;
 
 use crate::cli::units;
@@ -43,6 +44,15 @@ pub(super) fn open(args: &AgentArgs) -> Result<Option<Spool>, CliError> {
         info!(recovered = counts.recovered, corrupt = counts.corrupt, "{line}");
     }
     Ok(Some(spool))
+}
+
+/// Checks that the agent can write the folder also without the capabilities that it has dropped.
+pub(super) fn check_writable(folder: &Path) -> Result<(), CliError> {
+    accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).map_err(|error| {
+        let why = format!("{error} without CAP_DAC_OVERRIDE, which the agent drops when it traces");
+        let remedy = format!("chown {} to the agent's user", folder.display());
+        CliError::cannot_trace(format!("cannot use the folder {}", folder.display()), why, remedy)
+    })
 }
 
 fn state() -> Option<PathBuf> {

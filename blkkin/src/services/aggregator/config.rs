@@ -12,12 +12,16 @@ use crate::error::CliError;
 /// Ticks of an inactive partition within the idle timeout of a source: the last one is at most that
 /// much late.
 const TICKS_PER_IDLE: u32 = 3;
+/// Ticks of an inactive partition within the wait for a client. A server's trace waits for the
+/// answer of the link stage, so a late tick there is a late trace: 10 % of the wait.
+const TICKS_PER_WAIT: u32 = 10;
 
 /// The parsed configuration.
 pub(super) struct AggregatorConfig {
     pub(super) rules: SamplingRules,
     pub(super) idle_after: Duration,
     pub(super) await_client: Duration,
+    pub(super) await_link: Duration,
     save_every: Duration,
     instance: Option<String>,
     forget: bool,
@@ -44,6 +48,7 @@ impl AggregatorConfig {
             rules,
             idle_after: units::std_duration("--idle-after", &args.idle_after)?,
             await_client: units::std_duration("--await-client", &args.await_client)?,
+            await_link: units::std_duration("--await-link", &args.await_link)?,
             save_every: units::std_duration("--save-every", &args.save_every)?,
             instance: args.instance.clone(),
             forget: args.forget,
@@ -52,13 +57,14 @@ impl AggregatorConfig {
 
     /// Returns the runner configuration of a stage.
     pub(super) fn runner(&self, [input, output, side_output]: [&str; 3], group: &str) -> RunnerConfig {
+        let tick_after = (self.idle_after / TICKS_PER_IDLE).min(self.await_client / TICKS_PER_WAIT);
         RunnerConfig {
             input: input.to_owned(),
             output: output.to_owned(),
             side_output: side_output.to_owned(),
             group: Group { name: group.to_owned(), member: self.instance.clone() },
             save_every: self.save_every,
-            tick_after: self.idle_after / TICKS_PER_IDLE,
+            tick_after,
             forget: self.forget,
         }
     }

@@ -2,13 +2,14 @@
 //! request, with exemplar traces; consumer lag of each stage.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::metrics::{BUCKET_BOUNDS, SeriesStats, TraceMetrics};
 use blkkin_bus::kafka::stage::Overflows;
 use blkkin_bus::kafka::{EVENTS, LINKS, SPANS};
 
 use super::clock_offsets::ClockOffsets;
+use super::contested_nodes::ContestedNodes;
 use crate::cli::StageChoice;
 use crate::service::{
     ClusterWait, Exemplar, Heartbeat, Histogram, Labels, LagGauge, MetricFamily, MetricKind, Sample,
@@ -20,6 +21,7 @@ use crate::service::{
 pub(super) struct AggregatorMetrics {
     live: Arc<Mutex<TraceMetrics>>,
     clock_offsets: Arc<Mutex<ClockOffsets>>,
+    contested_nodes: Arc<Mutex<ContestedNodes>>,
     /// The stages that this aggregator runs.
     stages: Vec<StageMetrics>,
     /// The wait for the cluster.
@@ -65,6 +67,7 @@ impl AggregatorMetrics {
         AggregatorMetrics {
             live: Arc::default(),
             clock_offsets: Arc::default(),
+            contested_nodes: Arc::default(),
             stages,
             cluster_wait,
             stall_timeout,
@@ -94,6 +97,11 @@ impl AggregatorMetrics {
     /// Locks the clock offsets.
     pub(super) fn clock_offsets(&self) -> MutexGuard<'_, ClockOffsets> {
         self.clock_offsets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the contested nodes.
+    pub(super) fn contested_nodes(&self) -> MutexGuard<'_, ContestedNodes> {
+        self.contested_nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,7 +143,8 @@ impl ServiceStatus for AggregatorMetrics {
                 overflows.samples.push((labels, Sample::Number(count as f64)));
             }
         }
-        vec![seconds, bytes, errors, offset, error, lag, partitions, overflows]
+        let contested = self.contested_nodes().metric_family(Instant::now());
+        vec![seconds, bytes, errors, offset, error, lag, partitions, overflows, contested]
     }
 
     fn unhealthy_reason(&self) -> Option<String> {
@@ -154,7 +163,8 @@ impl ServiceStatus for AggregatorMetrics {
                 format!("{}: its table of {table} was full {count} times; docs/limits.md", stage.name)
             })
         });
-        self.cluster_wait.status().into_iter().chain(overflows).collect()
+        let contested = self.contested_nodes().note(Instant::now());
+        self.cluster_wait.status().into_iter().chain(overflows).chain(contested).collect()
     }
 }
 

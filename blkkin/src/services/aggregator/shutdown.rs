@@ -53,6 +53,11 @@ pub(super) fn join(outcome: &StageOutcome<JoinStage>) -> String {
         of(|stats| stats.starts_interleaved),
         "batches arrived after those of a later start of the same boot (a cloned machine, or an agent that sends a spool)",
     );
+    append_count(
+        &mut line,
+        of(|stats| stats.batches_contested),
+        "batches joined alone because two agents sent as one source (a machine that was cloned while its agent ran)",
+    );
     append_count(&mut line, of(|stats| stats.clock_set_back), "times a node's clock was set back");
     append_count(&mut line, sum(|stage| stage.stats().idle_closed), "sources became inactive");
     append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
@@ -98,6 +103,11 @@ pub(super) fn assemble(outcome: &StageOutcome<AssembleStage>) -> String {
     append_count(&mut line, sum(|stage| stage.stats().reparents), "fragments with a client's trace id");
     append_count(&mut line, sum(|stage| stage.stats().reparents_late), "of these arrived too late");
     append_count(&mut line, sum(|stage| stage.stats().timed_out), "server traces without their client's");
+    append_count(
+        &mut line,
+        sum(|stage| stage.stats().unanswered),
+        "server traces emitted before the link stage had answered",
+    );
     append_count(
         &mut line,
         sum(|stage| stage.stats().reparent_loops),

@@ -6,8 +6,8 @@ use blkkin_bus::kafka::Settings;
 use blkkin_wire::span::Span;
 use blkkin_zipkin_export::backoff::{Backoff, Jitter};
 use blkkin_zipkin_export::{
-    Attempt, AttemptResult, DeliveryObserver, Destination, ExportConfig, FailureReason, OtlpConfig,
-    RetryDecision, Sender, SpanFile, Transport, transport,
+    Attempt, AttemptResult, DeliveryObserver, Destination, ExportConfig, FailureReason, RetryDecision,
+    Sender, SpanFile, Transport, transport,
 };
 
 use super::config::Route;
@@ -30,14 +30,13 @@ pub(super) enum Sink {
 impl Sink {
     /// Opens the destination. A file that cannot be written is an error; an unreachable server is
     /// not.
-    pub(super) fn open(route: &Route, settings: &Settings, otlp: &OtlpConfig) -> Result<Sink, CliError> {
+    pub(super) fn open(route: &Route, settings: &Settings, config: &ExportConfig) -> Result<Sink, CliError> {
         let config = ExportConfig {
             batch_spans_max: SPANS_MAX,
             // A refused span goes to `blkkin.dead`, so the request is bisected until that span is
             // alone.
             posts_max: u32::MAX,
-            otlp: otlp.clone(),
-            ..ExportConfig::default()
+            ..config.clone()
         };
         let refused = |error: &dyn std::error::Error| cannot_open(&route.argument, error);
         let (post, format): (Box<dyn Transport + Send>, _) = match &route.destination {

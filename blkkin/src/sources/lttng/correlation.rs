@@ -38,6 +38,7 @@ pub(super) fn run(
             let _ = out.publish(batch);
         }
         metrics.set_correlation_stats(correlator.stats());
+        report_foreign_users(&mut correlator, metrics);
         for exit in correlator.take_exits() {
             // As above.
             let _ = ended.send(exit);
@@ -54,5 +55,13 @@ pub(super) fn run(
         let _ = out.publish(batch);
     }
     metrics.set_correlation_stats(correlator.stats());
+    report_foreign_users(&mut correlator, metrics);
     *correlator.stats()
+}
+
+/// Logs each user once: a user's streams are those of one trace.
+fn report_foreign_users(correlator: &mut Correlator, metrics: &LttngMetrics) {
+    for user in correlator.take_foreign_users() {
+        metrics.log_problem(&format!("events of user {user} named threads of other users, and were refused"));
+    }
 }

@@ -21,6 +21,7 @@ struct Snapshot {
     correlation_stats: CorrelationStats,
     counts: ReaderStats,
     restarts: u64,
+    connections_refused: u64,
 }
 
 impl LttngMetrics {
@@ -30,9 +31,10 @@ impl LttngMetrics {
     }
 
     /// Updates the reader's counters.
-    pub(super) fn set_reader_stats(&self, counts: ReaderStats, restarts: u64) {
+    pub(super) fn set_reader_stats(&self, counts: ReaderStats, restarts: u64, connections_refused: u64) {
         let mut snapshot = self.snapshot();
         (snapshot.counts, snapshot.restarts) = (counts, restarts);
+        snapshot.connections_refused = connections_refused;
     }
 
     /// Updates the correlator's counters.
@@ -49,7 +51,7 @@ impl LttngMetrics {
 
     /// Returns the metric families.
     pub(crate) fn metric_families(&self) -> Vec<MetricFamily> {
-        let Snapshot { correlation_stats, counts, restarts } = *self.snapshot();
+        let Snapshot { correlation_stats, counts, restarts, connections_refused } = *self.snapshot();
         let counter =
             |name, help, value: u64| MetricFamily::single(MetricKind::Counter, name, help, value as f64);
         let lost = [
@@ -57,6 +59,7 @@ impl LttngMetrics {
             ("late", counts.late),
             ("in the future", counts.future),
             ("after correlation", correlation_stats.updates_late),
+            ("other user's thread", correlation_stats.updates_foreign_user),
         ];
         vec![
             counter("daemon_spans", "Daemon spans received", correlation_stats.spans),
@@ -67,7 +70,7 @@ impl LttngMetrics {
             ),
             counter(
                 "daemon_spans_foreign_pidns",
-                "Daemon spans of an unknown process in another pid namespace",
+                "Daemon spans of an unknown process in another pid namespace, or of a user other than root",
                 correlation_stats.spans_foreign_pidns,
             ),
             counter(
@@ -88,6 +91,11 @@ impl LttngMetrics {
             ),
             counter("daemon_packets_lost", "Packets of daemon events that were lost", counts.lost.packets),
             counter("daemon_session_restarts", "Restarts of the LTTng session", restarts),
+            counter(
+                "daemon_connections_refused",
+                "Connections of other users to the LTTng relay that were refused",
+                connections_refused,
+            ),
         ]
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct LttngStats {
     pub(super) counts: ReaderStats,
     /// Number of session restarts.
     pub(super) restarts: u64,
+    /// Connections to the relay that were refused.
+    pub(super) connections_refused: u64,
     /// Problems, as text for the operator.
     pub(super) problems: Vec<String>,
 }
@@ -81,6 +83,8 @@ pub(super) struct SessionReader {
     exited: Option<Instant>,
     stop: StopSignal,
     stats: LttngStats,
+    /// Connections refused by the gates of earlier relays.
+    refused_before: u64,
     metrics: LttngMetrics,
     known_until: MonotonicNs,
     stuck_checked: Instant,
@@ -106,6 +110,7 @@ impl SessionReader {
             exited: None,
             stop,
             stats: LttngStats::default(),
+            refused_before: 0,
             metrics,
             known_until: MonotonicNs(0),
             stuck_checked: Instant::now(),
@@ -182,6 +187,7 @@ impl SessionReader {
         if Instant::now() < self.restart_at || self.stop.is_set() {
             return NO_SESSION_PAUSE;
         }
+        self.refused_before += self.report_refusals();
         match self.session.restart() {
             Ok(()) => {
                 self.follower = self.session.follower();
@@ -278,7 +284,21 @@ impl SessionReader {
     fn publish(&mut self) {
         self.stats.daemon_spans = *self.daemon_spans.stats();
         let now = self.follower.as_ref().map(Follower::stats).unwrap_or_default();
-        self.metrics.set_reader_stats(self.stats.counts.plus(now), self.stats.restarts);
+        self.stats.connections_refused = self.refused_before + self.report_refusals();
+        let refused = self.stats.connections_refused;
+        self.metrics.set_reader_stats(self.stats.counts.plus(now), self.stats.restarts, refused);
+    }
+
+    /// Reports users whose connections to the relay were refused. Returns the number of refused
+    /// connections of this session.
+    fn report_refusals(&mut self) -> u64 {
+        let Some(refusals) = self.session.refusals() else { return 0 };
+        let (count, users) = (refusals.count(), refusals.users());
+        for user in users {
+            let owner = user.map_or_else(|| "an unknown user".to_owned(), |user| format!("user {user}"));
+            self.report_problem(format!("connections of {owner} to the relay were refused"));
+        }
+        count
     }
 
     fn report_problem(&mut self, what: String) {

@@ -4,8 +4,9 @@
 //! parts end with it: first the session, then the daemons that it started, then the folder of its
 //! own relay.
 
-use blkkin_lttng_live::live::follow::{Follower, Target};
+use blkkin_lttng_live::live::follow::Follower;
 use blkkin_lttng_live::live::reader::Settings;
+use blkkin_ust_bridge::session::gate::Refusals;
 use blkkin_ust_bridge::session::lttng_command::{LttngCommand, LttngError};
 use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons as Servers;
 use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};
@@ -56,12 +57,13 @@ impl LttngSession {
 
     /// Returns a reader of the session, from its begin.
     pub(super) fn follower(&self) -> Option<Follower> {
-        let supervisor = self.supervisor.as_ref()?;
-        Some(Follower::new(Target {
-            address: supervisor.relay().live_address(),
-            session: supervisor.name().to_owned(),
-            settings: Settings { wait_max: WAIT_FOR_STREAMS, ..Settings::default() },
-        }))
+        let settings = Settings { wait_max: WAIT_FOR_STREAMS, ..Settings::default() };
+        self.supervisor.as_ref().map(|supervisor| supervisor.follower(settings))
+    }
+
+    /// Returns the refused connections to the relay.
+    pub(super) fn refusals(&self) -> Option<&Refusals> {
+        self.servers.as_ref().map(|servers| &**servers.refusals())
     }
 
     /// Flushes and ends the session. The daemons stay until the rest was read.

@@ -15,33 +15,16 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
-use rdkafka::message::OwnedMessage;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
 use super::super::settings::Group;
 use super::super::{KafkaError, Settings};
+use super::cluster::{Committed, GroupMember, MemberEvent};
 use super::state_ref::StateRef;
 
 /// Timeout for a reply of the cluster.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Result of one poll.
-#[derive(Debug)]
-pub(super) enum MemberEvent {
-    Record(OwnedMessage),
-    /// Partitions to confirm by [`Member::assign`] with their start offsets.
-    Assigned(Vec<i32>),
-    /// Partitions to release by [`Member::unassign`]; true if they are lost already.
-    Revoked(Vec<i32>, bool),
-    /// The previous process of this instance name has not expired: the cluster admits this one
-    /// afterwards.
-    NameInUse(KafkaError),
-    /// Another process joined under this member's instance name, or a repeated join request of its
-    /// own was answered.
-    Fenced(KafkaError),
-    Nothing,
-}
 
 #[derive(Clone, Debug, Default)]
 struct Callbacks(Arc<Shared>);
@@ -82,17 +65,6 @@ pub(super) struct Member {
     settings: Settings,
 }
 
-/// Committed data of a partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Committed {
-    /// No commit.
-    Nothing,
-    /// Next offset, and the reference to its state.
-    State(i64, StateRef),
-    /// Next offset, committed by another kind of client.
-    Foreign(i64),
-}
-
 impl Member {
     pub(super) fn join(settings: &Settings, group: &Group, topic: &str) -> Result<Member, KafkaError> {
         let fail = |error| KafkaError::of(settings, "join a group of", &error);
@@ -111,8 +83,33 @@ impl Member {
         Ok(Member { consumer, callbacks, topic: topic.to_owned(), settings: settings.clone() })
     }
 
-    /// Waits up to `timeout` for the next event.
-    pub(super) fn next(&self, timeout: Duration) -> Result<MemberEvent, KafkaError> {
+    fn change(&self) -> Option<MemberEvent> {
+        let mut changes = self.callbacks.0.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if changes.is_empty() {
+            return None;
+        }
+        let (assigned, partitions) = changes.remove(0);
+        Some(match assigned {
+            true => MemberEvent::Assigned(partitions),
+            false => MemberEvent::Revoked(partitions, self.consumer.assignment_lost()),
+        })
+    }
+
+    fn list(&self, partitions: &[i32]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        partitions.iter().for_each(|partition| {
+            list.add_partition(&self.topic, *partition);
+        });
+        list
+    }
+
+    fn fail(&self, verb: &str, error: &Driver) -> KafkaError {
+        KafkaError::of(&self.settings, verb, error)
+    }
+}
+
+impl GroupMember for Member {
+    fn next(&self, timeout: Duration) -> Result<MemberEvent, KafkaError> {
         if let Some(event) = self.change() {
             return Ok(event);
         }
@@ -133,20 +130,7 @@ impl Member {
         permanent.map_or(Ok(MemberEvent::Nothing), Err)
     }
 
-    fn change(&self) -> Option<MemberEvent> {
-        let mut changes = self.callbacks.0.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        if changes.is_empty() {
-            return None;
-        }
-        let (assigned, partitions) = changes.remove(0);
-        Some(match assigned {
-            true => MemberEvent::Assigned(partitions),
-            false => MemberEvent::Revoked(partitions, self.consumer.assignment_lost()),
-        })
-    }
-
-    /// Confirms an assignment, with the offset of each partition.
-    pub(super) fn assign(&self, from: &[(i32, i64)]) -> Result<(), KafkaError> {
+    fn assign(&self, from: &[(i32, i64)]) -> Result<(), KafkaError> {
         let mut list = TopicPartitionList::new();
         for (partition, offset) in from {
             let added = list.add_partition_offset(&self.topic, *partition, Offset::Offset(*offset));
@@ -159,14 +143,12 @@ impl Member {
         assigned.map_err(|error| self.fail("assign partitions of", &error))
     }
 
-    /// Releases partitions.
-    pub(super) fn unassign(&self, partitions: &[i32]) {
+    fn unassign(&self, partitions: &[i32]) {
         // Fails only for partitions that are no longer assigned.
         let _ = unassign(&self.consumer, &self.list(partitions));
     }
 
-    /// Fetches the committed data of partitions.
-    pub(super) fn committed(&self, partitions: &[i32]) -> Result<Vec<(i32, Committed)>, KafkaError> {
+    fn committed(&self, partitions: &[i32]) -> Result<Vec<(i32, Committed)>, KafkaError> {
         let found = self.consumer.committed_offsets(self.list(partitions), REPLY_TIMEOUT);
         let found = found.map_err(|error| self.fail("fetch offsets from", &error))?;
         let mut committed = Vec::new();
@@ -183,14 +165,12 @@ impl Member {
         Ok(committed)
     }
 
-    /// Fetches the first existing offset.
-    pub(super) fn earliest(&self, partition: i32) -> Result<i64, KafkaError> {
+    fn earliest(&self, partition: i32) -> Result<i64, KafkaError> {
         let marks = self.consumer.fetch_watermarks(&self.topic, partition, REPLY_TIMEOUT);
         marks.map(|(low, _)| low).map_err(|error| self.fail("fetch offsets from", &error))
     }
 
-    /// Commits offsets with their state references; returns whether the group accepted them.
-    pub(super) fn commit(&self, commits: &[(i32, i64, StateRef)]) -> Result<bool, KafkaError> {
+    fn commit(&self, commits: &[(i32, i64, StateRef)]) -> Result<bool, KafkaError> {
         let mut list = TopicPartitionList::new();
         for (partition, offset, state_ref) in commits {
             let mut element = list.add_partition(&self.topic, *partition);
@@ -203,18 +183,6 @@ impl Member {
             // are safe, and the next event shows which.
             Err(_) => Ok(false),
         }
-    }
-
-    fn list(&self, partitions: &[i32]) -> TopicPartitionList {
-        let mut list = TopicPartitionList::new();
-        partitions.iter().for_each(|partition| {
-            list.add_partition(&self.topic, *partition);
-        });
-        list
-    }
-
-    fn fail(&self, verb: &str, error: &Driver) -> KafkaError {
-        KafkaError::of(&self.settings, verb, error)
     }
 }
 

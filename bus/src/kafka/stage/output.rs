@@ -5,23 +5,20 @@
 //! acknowledged every record.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::Message;
 use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
-use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 
-use super::super::{DEAD, KafkaError, Settings};
+use super::super::{KafkaError, Settings};
+use super::stage_producer::{DeliveredOffset, OutgoingRecord, StageProducer};
 
 /// Pause between two attempts to queue a record.
 const POLL_PAUSE: Duration = Duration::from_millis(5);
-
-/// Offset of a delivered record; -1 until it is known.
-pub(super) type DeliveredOffset = Arc<AtomicI64>;
 
 #[derive(Clone, Debug, Default)]
 struct DeliveryReports(Arc<Shared>);
@@ -60,18 +57,6 @@ pub(super) struct Output {
     settings: Settings,
 }
 
-/// Record to send.
-#[derive(Clone, Debug, Default)]
-pub(super) struct OutgoingRecord<'a> {
-    pub(super) topic: &'a str,
-    pub(super) partition: Option<i32>,
-    pub(super) key: Option<&'a str>,
-    /// `None` sends a tombstone for the key.
-    pub(super) payload: Option<&'a [u8]>,
-    pub(super) headers: Option<OwnedHeaders>,
-    pub(super) delivered_offset: Option<DeliveredOffset>,
-}
-
 impl Output {
     pub(super) fn new(settings: &Settings) -> Result<Output, KafkaError> {
         let reports = DeliveryReports::default();
@@ -82,10 +67,10 @@ impl Output {
         let producer = producer.map_err(|error| KafkaError::of(settings, "create a client of", &error))?;
         Ok(Output { producer, reports, settings: settings.clone() })
     }
+}
 
-    /// Queues a record; waits up to `timeout` while the queue is full, and returns false if it
-    /// still is.
-    pub(super) fn send(&self, outgoing: &OutgoingRecord<'_>, timeout: Duration) -> Result<bool, KafkaError> {
+impl StageProducer for Output {
+    fn send(&self, outgoing: &OutgoingRecord<'_>, timeout: Duration) -> Result<bool, KafkaError> {
         let start = Instant::now();
         loop {
             let mut record: BaseRecord<'_, str, [u8], Box<Option<DeliveredOffset>>> =
@@ -111,59 +96,26 @@ impl Output {
         }
     }
 
-    /// Sends a copy of a record that cannot be decoded or sent to the dead-letter topic, with its
-    /// position and the reason as headers. A payload longer than a record is dropped, and its
-    /// length is a header.
-    pub(super) fn send_to_dlq(
-        &self,
-        fields: &[(&'static str, String)],
-        payload: &[u8],
-        timeout: Duration,
-    ) -> Result<bool, KafkaError> {
-        let insert = |headers: OwnedHeaders, (key, value): &(&str, String)| {
-            headers.insert(Header { key, value: Some(value.as_bytes()) })
-        };
-        let mut headers = fields.iter().fold(OwnedHeaders::new(), insert);
-        let fits = payload.len() <= self.record_bytes();
-        if !fits {
-            headers = insert(headers, &("blkkin.bytes_left_out", payload.len().to_string()));
-        }
-        let payload = if fits { payload } else { &[] };
-        let outgoing = OutgoingRecord {
-            topic: DEAD,
-            payload: Some(payload),
-            headers: Some(headers),
-            ..OutgoingRecord::default()
-        };
-        self.send(&outgoing, timeout)
-    }
-
-    /// Returns the longest payload that a record can have.
-    pub(super) fn record_bytes(&self) -> usize {
+    fn record_bytes(&self) -> usize {
         self.settings.record_bytes()
     }
 
-    /// Waits up to `timeout` until the cluster has acknowledged every record; returns whether it
-    /// has.
-    pub(super) fn flush(&self, timeout: Duration) -> Result<bool, KafkaError> {
+    fn flush(&self, timeout: Duration) -> Result<bool, KafkaError> {
         // Records in flight are counted below.
         let _ = self.producer.flush(timeout);
         self.failed()?;
         Ok(self.is_idle())
     }
 
-    /// Returns whether no record is in flight.
-    pub(super) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.producer.in_flight_count() == 0
     }
 
-    /// Returns the number of acknowledged records.
-    pub(super) fn delivered(&self) -> u64 {
+    fn delivered(&self) -> u64 {
         self.reports.0.delivered.load(Relaxed)
     }
 
-    /// Returns the error if the cluster has rejected a record.
-    pub(super) fn failed(&self) -> Result<(), KafkaError> {
+    fn failed(&self) -> Result<(), KafkaError> {
         let failed = self.reports.0.failed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*failed {
             None => Ok(()),

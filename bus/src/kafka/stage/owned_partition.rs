@@ -32,6 +32,9 @@ pub(super) struct OwnedPartition<S> {
     pub(super) last_input: Instant,
     /// Slots of states that are obsolete once the next state is committed.
     pub(super) obsolete_slots: Vec<(StateSlot, u32)>,
+    /// Keys of chunks found behind the restored state. They are obsolete once this member commits:
+    /// until then they may be of a successor that this evicted member does not know of.
+    pub(super) obsolete_keys: Vec<String>,
     writer: u64,
     count: u64,
     saved: Saved,
@@ -49,10 +52,16 @@ struct Saved {
 impl<S: Stage> OwnedPartition<S> {
     /// Creates a partition whose last state is that at `next`. No output record is longer than
     /// `bytes_max`.
-    pub(super) fn new(stage: S, partition: i32, next: i64, writer: u64, bytes_max: usize) -> Self {
+    pub(super) fn new(
+        stage: S,
+        partition: i32,
+        next: i64,
+        writer: u64,
+        bytes_max: usize,
+        now: Instant,
+    ) -> Self {
         let from =
             FragmentOrigin { stage: S::ID, partition: partition as u32, incarnation: stage.incarnation() };
-        let now = Instant::now();
         OwnedPartition {
             stage,
             batcher: RecordBatcher::new(from, bytes_max),
@@ -62,6 +71,7 @@ impl<S: Stage> OwnedPartition<S> {
             expired: 0,
             last_input: now,
             obsolete_slots: Vec::new(),
+            obsolete_keys: Vec::new(),
             writer,
             count: 0,
             saved: Saved { at: now, next, bytes: 0, read: 0 },
@@ -84,8 +94,8 @@ impl<S: Stage> OwnedPartition<S> {
     }
 
     /// Marks the state at `next` as committed.
-    pub(super) fn set_saved(&mut self, next: i64, bytes: u64) {
-        self.saved = Saved { at: Instant::now(), next, bytes, read: 0 };
+    pub(super) fn set_saved(&mut self, next: i64, bytes: u64, now: Instant) {
+        self.saved = Saved { at: now, next, bytes, read: 0 };
     }
 
     /// Returns whether records were read since the last saved state.

@@ -13,12 +13,12 @@ use rdkafka::message::OwnedMessage;
 
 use super::super::dead_letters::DeadLetter;
 use super::super::settings::Group;
-use super::super::{FENCED_TWICE_WITHIN, KafkaError, Progress, STATE, Settings};
-use super::member::{Member, MemberEvent};
-use super::output::{OutgoingRecord, Output};
+use super::super::{FENCED_TWICE_WITHIN, KafkaError, Progress};
+use super::cluster::{Cluster, GroupMember, MemberEvent};
 use super::overflows::Overflows;
 use super::owned_partition::OwnedPartition;
 use super::record_batcher::AGE_MAX;
+use super::stage_producer::{OutgoingRecord, StageProducer};
 
 mod assign;
 mod save;
@@ -74,15 +74,15 @@ pub struct StageOutcome<S> {
     pub delivered: u64,
 }
 
-/// Running stage.
-pub struct StageRunner<S: Stage> {
+/// Running stage, on any cluster.
+pub(super) struct Runner<S: Stage, C: Cluster> {
     config: RunnerConfig,
     stage_config: S::Config,
-    settings: Settings,
+    cluster: C,
     /// `None` while the member rejoins: its old membership has to end first.
-    member: Option<Member>,
+    member: Option<C::Member>,
     last_logged: String,
-    output: Output,
+    output: C::Output,
     owned: BTreeMap<i32, OwnedPartition<S>>,
     state_partitions: i32,
     /// Time of the last saved state.
@@ -97,48 +97,46 @@ pub struct StageRunner<S: Stage> {
     overflows: (Overflows, Instant),
 }
 
-impl<S: Stage> StageRunner<S> {
+impl<S: Stage, C: Cluster> Runner<S, C> {
     /// Joins the group. The topics exist.
-    pub fn join(
-        settings: &Settings,
+    pub(super) fn join(
+        cluster: C,
         config: RunnerConfig,
         stage_config: S::Config,
+        state_partitions: i32,
     ) -> Result<Self, KafkaError> {
-        let state_partitions = i32::try_from(settings.partitions(STATE)?).unwrap_or(i32::MAX);
-        let member = Some(Member::join(settings, &config.group, &config.input)?);
-        let output = Output::new(settings)?;
-        let settings = settings.clone();
+        let member = Some(cluster.join(&config.group, &config.input)?);
+        let output = cluster.producer()?;
         let owned = BTreeMap::new();
-        Ok(StageRunner {
+        let now = cluster.now();
+        Ok(Runner {
             config,
             stage_config,
-            settings,
+            cluster,
             member,
             last_logged: String::new(),
             output,
             owned,
             state_partitions,
-            last_save: Instant::now(),
+            last_save: now,
             fenced: None,
             oversize: 0,
             expired: 0,
             progress: Progress::default(),
-            overflows: (Overflows::default(), Instant::now()),
+            overflows: (Overflows::default(), now),
         })
     }
 
-    /// Writes the progress to `progress` from now on.
-    pub fn with_progress(self, progress: &Progress) -> Self {
-        StageRunner { progress: progress.clone(), ..self }
+    pub(super) fn set_progress(&mut self, progress: &Progress) {
+        self.progress = progress.clone();
     }
 
-    /// Writes what full tables made the stages give up to `overflows` from now on.
-    pub fn with_overflows(self, overflows: &Overflows) -> Self {
-        StageRunner { overflows: (overflows.clone(), Instant::now()), ..self }
+    pub(super) fn set_overflows(&mut self, overflows: &Overflows) {
+        self.overflows = (overflows.clone(), self.cluster.now());
     }
 
     /// Runs until `stop` returns true; `log` receives messages for the log.
-    pub fn run(
+    pub(super) fn run(
         mut self,
         stop: impl Fn() -> bool,
         log: impl Fn(String),
@@ -156,7 +154,7 @@ impl<S: Stage> StageRunner<S> {
                 MemberEvent::Fenced(error) => self.fenced(error, &log)?,
                 MemberEvent::Nothing => {}
             }
-            let now = Instant::now();
+            let now = self.cluster.now();
             self.send_due(now, &stop)?;
             self.save_due(now)?;
             self.tick_due(now)?;
@@ -164,7 +162,7 @@ impl<S: Stage> StageRunner<S> {
             self.output.failed()?;
         }
         let saved = self.save_at_shutdown()?;
-        let StageRunner { owned, output, oversize, expired, .. } = self;
+        let Runner { owned, output, oversize, expired, .. } = self;
         let expired = expired + owned.values().map(|owned| owned.expired).sum::<u64>();
         let stages = owned.into_iter().map(|(partition, owned)| (partition, owned.stage)).collect();
         Ok(StageOutcome { stages, saved, expired, oversize, delivered: output.delivered() })
@@ -184,7 +182,7 @@ impl<S: Stage> StageRunner<S> {
         }
         let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok()).map(LogTime);
         let bytes = message.payload().unwrap_or_default();
-        owned.apply(offset, InputRecord { at, bytes }, Instant::now());
+        owned.apply(offset, InputRecord { at, bytes }, self.cluster.now());
         self.progress.set(partition, Some(owned.next));
         if let Some(why) = owned.batcher.take_rejection() {
             let headers = vec![
@@ -204,10 +202,11 @@ impl<S: Stage> StageRunner<S> {
     /// another process has the name, the two fence each other in turn, and this one ends at the
     /// second fence.
     fn fenced(&mut self, error: KafkaError, log: &impl Fn(String)) -> Result<(), KafkaError> {
-        if self.fenced.is_some_and(|before| before.elapsed() < FENCED_TWICE_WITHIN) {
+        let now = self.cluster.now();
+        let recent = |before: Instant| now.saturating_duration_since(before) < FENCED_TWICE_WITHIN;
+        if self.fenced.replace(now).is_some_and(recent) {
             return Err(error);
         }
-        self.fenced = Some(Instant::now());
         self.rejoin(&error, log)
     }
 
@@ -224,12 +223,12 @@ impl<S: Stage> StageRunner<S> {
         // Leave first: with KIP-848 a name stays taken until its member has left or expired.
         self.member = None;
         self.progress.clear();
-        std::thread::sleep(RETRY_PAUSE);
-        self.member = Some(Member::join(&self.settings, &self.config.group, &self.config.input)?);
+        self.cluster.pause(RETRY_PAUSE);
+        self.member = Some(self.cluster.join(&self.config.group, &self.config.input)?);
         Ok(())
     }
 
-    fn member(&self) -> Result<&Member, KafkaError> {
+    fn member(&self) -> Result<&C::Member, KafkaError> {
         self.member.as_ref().ok_or_else(|| KafkaError {
             what: format!("the group {} was left", self.config.group.name),
             why: "the member could not rejoin it".to_owned(),

@@ -18,8 +18,8 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::super::settings::Group;
 use super::super::{KafkaError, STATE, Settings};
-use super::output::{DeliveredOffset, OutgoingRecord, Output};
 use super::stage_name;
+use super::stage_producer::{DeliveredOffset, OutgoingRecord, StageProducer};
 use super::state_ref::{StateRef, StateSlot};
 
 /// Half of Kafka's default record size: a chunk fits whether compression helps or not.
@@ -56,7 +56,7 @@ impl StateStore {
         format!("{}/{}/{:016x}.{}/", stage_name(self.stage), self.partition, slot.writer, slot.count)
     }
 
-    fn state_partition(&self) -> i32 {
+    pub(super) fn state_partition(&self) -> i32 {
         self.partition % self.partitions.max(1)
     }
 
@@ -65,7 +65,7 @@ impl StateStore {
         &self,
         slot: StateSlot,
         state: &[u8],
-        output: &Output,
+        output: &impl StageProducer,
         timeout: Duration,
     ) -> Result<Option<WrittenState>, KafkaError> {
         let delivered_offset = DeliveredOffset::new(AtomicI64::new(-1));
@@ -91,12 +91,17 @@ impl StateStore {
     }
 
     /// Sends tombstones for a state's chunks.
-    pub(super) fn empty(&self, slot: StateSlot, chunks: u32, output: &Output) -> Result<(), KafkaError> {
+    pub(super) fn empty(
+        &self,
+        slot: StateSlot,
+        chunks: u32,
+        output: &impl StageProducer,
+    ) -> Result<(), KafkaError> {
         let prefix = self.key_of(slot);
         (0..chunks).try_for_each(|n| self.empty_key(&format!("{prefix}{n}"), output))
     }
 
-    pub(super) fn empty_key(&self, key: &str, output: &Output) -> Result<(), KafkaError> {
+    pub(super) fn empty_key(&self, key: &str, output: &impl StageProducer) -> Result<(), KafkaError> {
         let record = OutgoingRecord {
             topic: STATE,
             partition: Some(self.state_partition()),
@@ -124,9 +129,7 @@ impl StateStore {
         from.add_partition_offset(STATE, self.state_partition(), Offset::Offset(state_ref.at))
             .map_err(fail)?;
         reader.assign(&from).map_err(fail)?;
-        let (mine, prefix) =
-            (format!("{}/{}/", stage_name(self.stage), self.partition), self.key_of(state_ref.slot));
-        let mut found = StoredStates { chunks: vec![None; state_ref.chunks as usize], obsolete: Vec::new() };
+        let mut found = StoredStates::new(self, state_ref);
         let mut last_record = Instant::now();
         while last_record.elapsed() < timeout {
             let message = match reader.poll(Duration::from_millis(100)) {
@@ -138,15 +141,7 @@ impl StateStore {
             };
             last_record = Instant::now();
             let Some(key) = message.key().and_then(|key| std::str::from_utf8(key).ok()) else { continue };
-            match key.strip_prefix(&prefix) {
-                Some(n) => {
-                    if let Some(chunk) = n.parse().ok().and_then(|n: usize| found.chunks.get_mut(n)) {
-                        *chunk = message.payload().map(<[u8]>::to_vec);
-                    }
-                }
-                None if key.starts_with(&mine) => found.note_obsolete(key, message.payload().is_some()),
-                None => {}
-            }
+            found.add(key, message.payload());
         }
         Err(KafkaError {
             what: format!("the state of partition {} cannot be read", self.partition),
@@ -160,11 +155,37 @@ impl StateStore {
 #[derive(Debug)]
 pub(super) struct StoredStates {
     chunks: Vec<Option<Vec<u8>>>,
+    /// Prefix of the keys of the state's chunks.
+    prefix: String,
+    /// Prefix of the keys of all states of the stage's partition.
+    partition_prefix: String,
     /// Keys of obsolete chunks.
     pub(super) obsolete: Vec<String>,
 }
 
 impl StoredStates {
+    pub(super) fn new(store: &StateStore, state_ref: &StateRef) -> StoredStates {
+        StoredStates {
+            chunks: vec![None; state_ref.chunks as usize],
+            prefix: store.key_of(state_ref.slot),
+            partition_prefix: format!("{}/{}/", stage_name(store.stage), store.partition),
+            obsolete: Vec::new(),
+        }
+    }
+
+    /// Adds the next record of the topic.
+    pub(super) fn add(&mut self, key: &str, payload: Option<&[u8]>) {
+        match key.strip_prefix(&self.prefix) {
+            Some(n) => {
+                if let Some(chunk) = n.parse().ok().and_then(|n: usize| self.chunks.get_mut(n)) {
+                    *chunk = payload.map(<[u8]>::to_vec);
+                }
+            }
+            None if key.starts_with(&self.partition_prefix) => self.note_obsolete(key, payload.is_some()),
+            None => {}
+        }
+    }
+
     fn note_obsolete(&mut self, key: &str, exists: bool) {
         self.obsolete.retain(|other| other != key);
         if exists {

@@ -59,6 +59,7 @@ impl Reader {
         let stream = &self.streams[n];
         out(&EventView {
             trace: &self.traces[stream.trace].trace,
+            user: self.traces[stream.trace].user,
             trace_index: stream.trace,
             stream_index: n,
             header: &stream.header,

@@ -25,11 +25,11 @@ pub(crate) struct ScanStats {
 }
 
 impl ScanStats {
-    /// Copies the counters into the source's counters.
+    /// Copies the counters into the source's counters, which have those of the kernel side.
     pub(crate) fn fill(&self, stats: &mut SourceStats) {
         stats.contexts_publishing = self.publishing.load(Relaxed);
         stats.contexts_denied = self.denied.load(Relaxed);
-        stats.contexts_no_room = self.no_room.load(Relaxed);
+        stats.contexts_no_room += self.no_room.load(Relaxed);
         stats.resources_publishing = self.resources_publishing.load(Relaxed);
         stats.resources_malformed = self.resources_malformed.load(Relaxed);
         stats.resources_unread = self.resources_unread.load(Relaxed);

@@ -46,6 +46,7 @@ const ROOT: u32 = 1 << 7;
 const CHILD: u32 = 1 << 8;
 const FORWARDED: u32 = 1 << 6;
 const SAMPLED_BY_APPLICATION: u32 = 1 << 9;
+const UNLINKED: u32 = 1 << 10;
 
 /// Bits of `Spans.flags`; the lowest two are the kind.
 const KIND: u32 = 0b11;

@@ -9,7 +9,7 @@ use super::remote_link;
 use super::trace_id::trace_id;
 use super::{
     CHILD, COMPLETE, ENDPOINT, ERROR, FORWARDED, KIND, LATE, OTHER_TRACE, PARENT_ID, PARENT_INDEX,
-    PENDING_PARENT, REMOTE, REPARENTED, ROOT, SAMPLED, SAMPLED_BY_APPLICATION,
+    PENDING_PARENT, REMOTE, REPARENTED, ROOT, SAMPLED, SAMPLED_BY_APPLICATION, UNLINKED,
 };
 use crate::clock::{DurationNs, WallclockNs};
 use crate::fragment::{
@@ -156,7 +156,7 @@ impl Reader<'_> {
     fn remote_link(&mut self, flags: u32, trace: TraceId) -> Result<RemoteLink, Malformed> {
         let strings = &mut self.strings;
         let string = |index, column| strings.shared(index, column).map(|string| Box::from(&*string));
-        Ok(match flags & (ROOT | CHILD | PENDING_PARENT | ENDPOINT | REPARENTED | FORWARDED) {
+        Ok(match flags & (ROOT | CHILD | PENDING_PARENT | ENDPOINT | REPARENTED | UNLINKED | FORWARDED) {
             0 => RemoteLink::None,
             ROOT => RemoteLink::Root,
             CHILD => RemoteLink::Child,
@@ -167,6 +167,7 @@ impl Reader<'_> {
             REPARENTED => {
                 RemoteLink::Reparented(remote_link::decode_reparented(self.hops.next()?, string)?.into())
             }
+            UNLINKED => RemoteLink::Unlinked,
             FORWARDED => {
                 let hops = *self.fragments.hops.next()?;
                 let refuse = |_| Malformed::Value { column: "Fragments.hops", value: hops.into() };

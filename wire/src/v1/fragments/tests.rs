@@ -98,6 +98,7 @@ fn remote_link() -> impl Strategy<Value = RemoteLink> {
         1 => endpoint().prop_map(|endpoint| RemoteLink::Endpoint(endpoint.into())),
         1 => reparented().prop_map(|reparented| RemoteLink::Reparented(reparented.into())),
         1 => any::<u8>().prop_map(RemoteLink::Forwarded),
+        1 => Just(RemoteLink::Unlinked),
     ]
 }
 

@@ -7,7 +7,7 @@ use super::remote_link;
 use super::trace_id::high_low;
 use super::{
     CHILD, COMPLETE, ENDPOINT, ERROR, FORWARDED, LATE, OTHER_TRACE, PARENT_ID, PARENT_INDEX, PENDING_PARENT,
-    REMOTE, REPARENTED, ROOT, SAMPLED, SAMPLED_BY_APPLICATION,
+    REMOTE, REPARENTED, ROOT, SAMPLED, SAMPLED_BY_APPLICATION, UNLINKED,
 };
 use crate::fragment::{FragmentBatch, FragmentKind, FragmentOrigin, StageId, TraceFragment};
 use crate::ids::SpanId;
@@ -151,7 +151,8 @@ impl FragmentWriter {
             | RemoteLink::None
             | RemoteLink::Root
             | RemoteLink::Child
-            | RemoteLink::PendingParent => 0,
+            | RemoteLink::PendingParent
+            | RemoteLink::Unlinked => 0,
         };
         let rule = fragment.sampled.as_ref().map_or(0, |sampled| encoded_bytes(&sampled.rule));
         let spans: usize = fragment.spans.iter().map(span_bytes).sum();
@@ -208,6 +209,7 @@ impl FragmentWriter {
             RemoteLink::Root => flags |= ROOT,
             RemoteLink::Child => flags |= CHILD,
             RemoteLink::PendingParent => flags |= PENDING_PARENT,
+            RemoteLink::Unlinked => flags |= UNLINKED,
             RemoteLink::Endpoint(endpoint) => {
                 flags |= ENDPOINT;
                 let index = &mut |string: &str| self.strings.owned(string);

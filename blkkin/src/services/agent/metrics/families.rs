@@ -115,6 +115,7 @@ pub(super) fn of_nbd(metrics: &NbdStats) -> [MetricFamily; 5] {
         ("split header", metrics.cut_headers),
         ("treated as data", metrics.in_data),
         ("extended header", metrics.extended),
+        ("connection untracked", metrics.untracked),
         ("reply without request", metrics.unmatched_replies),
         ("record dropped", metrics.dropped),
     ];

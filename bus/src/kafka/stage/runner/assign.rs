@@ -5,13 +5,14 @@
 
 use blkkin_wire::fragment::Incarnation;
 use blkkin_wire::stage::Stage;
-use uuid::Uuid;
 
 use super::super::super::KafkaError;
-use super::super::member::Committed;
+use super::super::cluster::{Cluster, Committed, GroupMember};
 use super::super::owned_partition::OwnedPartition;
+
+use super::super::stage_producer::StageProducer;
 use super::super::state_ref::StateRef;
-use super::{ACK_TIMEOUT, RETRY_PAUSE, SHUTDOWN_TIMEOUT, StageRunner};
+use super::{ACK_TIMEOUT, RETRY_PAUSE, Runner, SHUTDOWN_TIMEOUT};
 
 /// Reason why partitions could not be assigned.
 pub(super) enum AssignError {
@@ -27,7 +28,7 @@ impl From<KafkaError> for AssignError {
     }
 }
 
-impl<S: Stage> StageRunner<S> {
+impl<S: Stage, C: Cluster> Runner<S, C> {
     /// Handles an assignment: restores each partition's state, or starts an empty one.
     pub(super) fn assign(
         &mut self,
@@ -44,7 +45,7 @@ impl<S: Stage> StageRunner<S> {
                     if !std::mem::replace(&mut logged, true) {
                         log(format!("{error}; retrying until it is reachable"));
                     }
-                    std::thread::sleep(RETRY_PAUSE);
+                    self.cluster.pause(RETRY_PAUSE);
                 }
             }
         };
@@ -88,7 +89,7 @@ impl<S: Stage> StageRunner<S> {
             Some(next) => next,
             None => self.member()?.earliest(partition)?,
         };
-        let stage = S::new(Incarnation(random_u64()), self.stage_config.clone());
+        let stage = S::new(Incarnation(self.cluster.random()), self.stage_config.clone());
         let owned = self.owned_partition(stage, partition, next);
         self.commit_first(owned)
     }
@@ -102,24 +103,25 @@ impl<S: Stage> StageRunner<S> {
         log: &impl Fn(String),
     ) -> Result<OwnedPartition<S>, AssignError> {
         let store = self.state_store(partition);
-        let found = store.read(state_ref, &self.settings, ACK_TIMEOUT)?;
-        let incarnation = Incarnation(random_u64());
+        let found = self.cluster.read_state(&store, state_ref, ACK_TIMEOUT)?;
+        let incarnation = Incarnation(self.cluster.random());
         let restored = found.state(state_ref).and_then(|state| {
             S::restore(&state, self.stage_config.clone(), incarnation).map_err(|why| why.to_string())
         });
         let stage = match restored {
             Ok(stage) => stage,
+            Err(_) if self.is_superseded(partition, next, state_ref)? => {
+                return Err(self.commit_timeout(partition).into());
+            }
             Err(why) if self.config.forget => {
                 log(format!("partition {partition} of {} starts empty: {why}", self.config.input));
                 return self.start_partition(partition, Some(next));
             }
             Err(why) => return Err(AssignError::Permanent(self.state_error(partition, next, &why))),
         };
-        for key in &found.obsolete {
-            store.empty_key(key, &self.output)?;
-        }
         let renumbered = stage.incarnation() == incarnation;
         let mut owned = self.owned_partition(stage, partition, next);
+        owned.obsolete_keys = found.obsolete;
         owned.obsolete_slots.push((state_ref.slot, state_ref.chunks));
         if renumbered {
             log(format!(
@@ -128,13 +130,20 @@ impl<S: Stage> StageRunner<S> {
             ));
             return self.commit_first(owned);
         }
-        owned.set_saved(next, state_ref.bytes);
+        owned.set_saved(next, state_ref.bytes, self.cluster.now());
         Ok(owned)
     }
 
+    /// Returns whether another member has committed since: this one was evicted, and the state that
+    /// it was to read is obsolete.
+    fn is_superseded(&self, partition: i32, next: i64, state_ref: &StateRef) -> Result<bool, KafkaError> {
+        let committed = self.member()?.committed(&[partition])?;
+        Ok(committed != [(partition, Committed::State(next, *state_ref))])
+    }
+
     fn owned_partition(&self, stage: S, partition: i32, next: i64) -> OwnedPartition<S> {
-        let bytes_max = self.settings.record_bytes();
-        OwnedPartition::new(stage, partition, next, random_u64(), bytes_max)
+        let (bytes_max, now) = (self.output.record_bytes(), self.cluster.now());
+        OwnedPartition::new(stage, partition, next, self.cluster.random(), bytes_max, now)
     }
 
     /// Saves a stage before it reads its first record.
@@ -179,12 +188,4 @@ impl<S: Stage> StageRunner<S> {
                 .to_owned(),
         }
     }
-}
-
-/// Draws a random number.
-fn random_u64() -> u64 {
-    let (high, low) = Uuid::new_v4().as_u64_pair();
-    // The version and variant bits are constant; where they are in one half, the other half is
-    // random.
-    high ^ low.rotate_left(32)
 }

@@ -12,12 +12,13 @@ use blkkin_wire::v1;
 
 use super::super::super::dead_letters::DeadLetter;
 use super::super::super::{DEAD, KafkaError};
-use super::super::output::{OutgoingRecord, Output};
+use super::super::cluster::{Cluster, GroupMember};
 use super::super::owned_partition::OwnedPartition;
 use super::super::record_batcher::OutputTopic;
+use super::super::stage_producer::{OutgoingRecord, StageProducer};
 use super::super::state_ref::StateRef;
 use super::super::state_store::{StateStore, WrittenState};
-use super::{ACK_TIMEOUT, RunnerConfig, StageRunner};
+use super::{ACK_TIMEOUT, Runner, RunnerConfig};
 
 /// Number of parts in which a stage saves its partitions, over half of the save interval.
 ///
@@ -26,7 +27,7 @@ use super::{ACK_TIMEOUT, RunnerConfig, StageRunner};
 /// partitions at once would pause the stage for the sum of these requests.
 const SAVES_PER_INTERVAL: u32 = 12;
 
-impl<S: Stage> StageRunner<S> {
+impl<S: Stage, C: Cluster> Runner<S, C> {
     pub(super) fn save_due(&mut self, now: Instant) -> Result<(), KafkaError> {
         let every = self.config.save_every;
         if now.saturating_duration_since(self.last_save) < every / (2 * SAVES_PER_INTERVAL) {
@@ -40,7 +41,7 @@ impl<S: Stage> StageRunner<S> {
             return Ok(());
         }
         self.save(&due.into_iter().map(|(_, partition)| partition).collect::<Vec<_>>(), ACK_TIMEOUT)?;
-        self.last_save = Instant::now();
+        self.last_save = self.cluster.now();
         Ok(())
     }
 
@@ -79,11 +80,15 @@ impl<S: Stage> StageRunner<S> {
         let commits: Vec<(i32, i64, StateRef)> =
             written.iter().map(|(partition, next, state)| (*partition, *next, state.state_ref())).collect();
         let committed = flushed && self.member()?.commit(&commits)?;
+        let now = self.cluster.now();
         for (partition, next, state_ref) in commits {
             let store = self.state_store(partition);
             let Some(owned) = self.owned.get_mut(&partition) else { continue };
             if committed {
-                owned.set_saved(next, state_ref.bytes);
+                owned.set_saved(next, state_ref.bytes, now);
+                for key in owned.obsolete_keys.drain(..) {
+                    store.empty_key(&key, &self.output)?;
+                }
                 for (slot, chunks) in owned.obsolete_slots.drain(..) {
                     store.empty(slot, chunks, &self.output)?;
                 }
@@ -96,7 +101,7 @@ impl<S: Stage> StageRunner<S> {
     }
 
     pub(super) fn state_store(&self, partition: i32) -> StateStore {
-        let bytes_max = self.settings.record_bytes();
+        let bytes_max = self.output.record_bytes();
         StateStore { stage: S::ID, partition, partitions: self.state_partitions, bytes_max }
     }
 
@@ -124,7 +129,7 @@ impl<S: Stage> StageRunner<S> {
 /// not fit stays, so that neither the state nor the offset moves past it.
 pub(super) fn send_ready<S: Stage>(
     config: &RunnerConfig,
-    output: &Output,
+    output: &impl StageProducer,
     owned: &mut OwnedPartition<S>,
     timeout: Duration,
     oversize: &mut u64,
@@ -195,6 +200,7 @@ fn split_fragment(
 #[cfg(test)]
 mod tests {
     use super::super::super::super::settings::{Group, Settings};
+    use super::super::super::output::Output;
     use super::*;
     use blkkin_wire::clock::{DurationNs, WallclockNs};
     use blkkin_wire::fragment::{FragmentKind, Incarnation, StageId};
@@ -243,7 +249,7 @@ mod tests {
         let mut settings = Settings::new("127.0.0.1:1");
         settings.extra.insert("queue.buffering.max.messages".to_owned(), "1".to_owned());
         let output = Output::new(&settings).expect("a producer without a broker");
-        let mut owned = OwnedPartition::new(Empty, 0, 0, 1, 1_000);
+        let mut owned = OwnedPartition::new(Empty, 0, 0, 1, 1_000, Instant::now());
         for payload in [b"first", b"other", b"third"] {
             let headers = vec![("blkkin.reason", "unreadable".to_owned())];
             owned.dead_letters.push_back(DeadLetter { headers, payload: payload.to_vec() });

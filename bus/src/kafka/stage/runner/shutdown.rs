@@ -5,29 +5,27 @@
 //! *Invariant*: a rebalance does not cost the last save. While one is under way the coordinator
 //! refuses commits. So a refused save is repeated, and rebalances are answered meanwhile, up to a
 //! timeout. Otherwise the next owner would repeat the output since the last saved state, and one of
-//! another release would number it anew: readers would accept it twice.
+//! another release would number it differently: readers would accept it twice.
 //!
 //! *Rejected*: only a pause between attempts. A rebalance can wait for this member's answer.
-
-use std::time::Instant;
 
 use blkkin_wire::stage::Stage;
 
 use super::super::super::KafkaError;
-use super::super::member::MemberEvent;
-use super::{SHUTDOWN_TIMEOUT, STOP_POLL, StageRunner};
+use super::super::cluster::{Cluster, GroupMember, MemberEvent};
+use super::{Runner, SHUTDOWN_TIMEOUT, STOP_POLL};
 
-impl<S: Stage> StageRunner<S> {
+impl<S: Stage, C: Cluster> Runner<S, C> {
     /// Saves all partitions; returns false if the cluster accepted no save in time.
     pub(super) fn save_at_shutdown(&mut self) -> Result<bool, KafkaError> {
-        let until = Instant::now() + SHUTDOWN_TIMEOUT;
+        let until = self.cluster.now() + SHUTDOWN_TIMEOUT;
         loop {
             let all = self.owned.keys().copied().collect::<Vec<_>>();
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(self.cluster.now());
             if self.save(&all, left)? {
                 return Ok(true);
             }
-            if Instant::now() >= until {
+            if self.cluster.now() >= until {
                 return Ok(false);
             }
             if !self.answer_rebalance()? {

@@ -1,10 +1,12 @@
-//! `memory`: memory per request in flight in the join, by the number of open requests, and of the
-//! maps in the kernel.
+//! `memory`: memory per request in flight in the join, by the number of open requests, and in the
+//! kernel, of the maps and of each thread.
 //!
 //! *Open requests*: the join receives bios and requests of system calls that have not ended, 1×,
 //! 10×, 100× and more of them, and the allocator reports the bytes in use. *In the kernel*: maps
-//! have a fixed size from the start. [`crate::loss`] has the resident memory of `blkkin run`, by
+//! have a fixed size from the start; a traced task has state in addition ([`threads`]). [`crate::loss`] has the resident memory of `blkkin run`, by
 //! rate.
+
+mod threads;
 
 use anyhow::{Context, Result};
 use aya::maps::loaded_maps;
@@ -12,11 +14,14 @@ use blkkin_aggregator::join::{JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bench::pipeline::{batch, stage_decode_translate};
 use blkkin_bench::records::{Entries, STEP};
+use blkkin_tracer::Filter;
 use blkkin_wire::clock::MonotonicNs;
 
 use crate::frame::number::{count, number};
 use crate::frame::{BenchReport, Figure, Table};
 use crate::{Setting, harness};
+use threads::ThreadMemory;
+pub(crate) use threads::load;
 
 /// Numbers of open requests; the last exceeds the join's limit, where memory must not grow.
 const OPEN: [u64; 4] = [600, 6_000, 60_000, 600_000];
@@ -25,7 +30,12 @@ const MIB: f64 = (1 << 20) as f64;
 /// Runs the benchmark.
 pub(crate) fn run(_: &Setting) -> Result<BenchReport> {
     let open: Vec<(u64, u64)> = OPEN.into_iter().map(|requests| (requests, join_memory(requests))).collect();
-    Ok(build_report(&open, in_kernel()?))
+    let none = Filter { comms: vec!["no-such-name".to_owned()], ..Filter::default() };
+    let threads = [
+        ("a thread that is traced, in the kernel", threads::measure(Filter::default())?),
+        ("a thread that a filter excludes, in the kernel", threads::measure(none)?),
+    ];
+    Ok(build_report(&open, in_kernel()?, &threads))
 }
 
 /// Returns the bytes in use with this number of requests whose system calls are open.
@@ -81,21 +91,25 @@ fn locked(map: &impl std::os::fd::AsFd) -> Result<u64> {
     bytes.and_then(|bytes| bytes.trim().parse().ok()).context("the map's fdinfo has no memlock")
 }
 
-fn build_report(open: &[(u64, u64)], kernel: u64) -> BenchReport {
+fn build_report(open: &[(u64, u64)], kernel: u64, threads: &[(&'static str, ThreadMemory)]) -> BenchReport {
     let mut by_open = Table::new("The join, by open requests", &["open", "in use, KiB", "bytes a request"]);
     for (requests, bytes) in open {
         let each = *bytes as f64 / *requests as f64;
         by_open.row([count(*requests), number(*bytes as f64 / 1024.0), number(each)]);
     }
     let maps = Figure::new("maps in the kernel", kernel as f64 / MIB, 0.0, "MiB")
-        .note("rings of 8 MiB a CPU are most of it; the same whatever comes");
+        .note("rings of 8 MiB a CPU are most of it; without the state of traced threads");
+    let threads = threads.iter().map(|(what, memory)| {
+        let note = format!("by {} threads that make one call each", count(memory.threads as u64));
+        Figure::new(*what, memory.bytes_each, 0.0, "bytes").note(note)
+    });
     let how = format!(
         "Bios and requests of calls that have not ended, passed to the join alone; it keeps at most {} traces open.",
         count(JoinConfig::default().open_max as u64),
     );
     BenchReport {
         how,
-        figures: vec![per_request(open), maps],
+        figures: [per_request(open), maps].into_iter().chain(threads).collect(),
         tables: vec![by_open],
         ..BenchReport::default()
     }
