@@ -36,12 +36,15 @@ use crate::error::CliError;
 /// Of scanning processes for contexts: their memory, and the files that they execute.
 const CONTEXTS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 /// Of a session daemon, which serves the programs of all users. It is started again if it ends.
+/// CAP_SYS_ADMIN and CAP_NET_ADMIN are for the relay's network, which each connection enters.
 pub(crate) const LTTNG: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::KILL)
+    .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETUID);
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SYS_ADMIN);
 /// Of threads that compute and connect.
 pub(crate) const NONE: CapabilitySet = CapabilitySet::empty();
 /// Of writing reports and spans where the user wants them: under sudo, in the user's folders.

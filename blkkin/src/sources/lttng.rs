@@ -32,7 +32,6 @@ use blkkin_tracer::{ContextPolicy, PtraceAccess, StopSignal, TraceScope};
 use blkkin_ust_bridge::correlate::CorrelationStats;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::session::lttng_command::LttngError;
-use blkkin_ust_bridge::session::private_network::PrivateNetwork;
 use blkkin_wire::batch::EventBatch;
 use rustix::thread::CapabilitySet;
 
@@ -63,13 +62,6 @@ pub(crate) struct LttngSource {
     thread: ReservedThread<LttngStats>,
 }
 
-/// Returns the capabilities for a session daemon and for the relay's network. Some machines refuse
-/// user namespaces only to a thread without CAP_SYS_ADMIN, so one without it tries.
-fn capabilities() -> Result<CapabilitySet, CliError> {
-    let network = privileges::with_only(privileges::LTTNG, || Ok(PrivateNetwork::needs_sys_admin()))?;
-    Ok(if network { privileges::LTTNG | CapabilitySet::SYS_ADMIN } else { privileges::LTTNG })
-}
-
 /// A running LTTng source.
 pub(crate) struct RunningLttng {
     correlation: JoinHandle<CorrelationStats>,
@@ -95,7 +87,7 @@ impl LttngSource {
             CliError::cannot_trace("cannot create a folder for LTTng", error, "set TMPDIR=FOLDER")
         })?;
         // The daemons end with the thread that starts them (PR_SET_PDEATHSIG), and have its rights.
-        let thread = ReservedThread::new("daemons", capabilities()?, || ())?;
+        let thread = ReservedThread::new("daemons", privileges::LTTNG, || ())?;
         let session = thread.call(|| LttngSession::open(events, folder)).map_err(session_error)?;
         Ok(Some(LttngSource { session, mapping, thread }))
     }

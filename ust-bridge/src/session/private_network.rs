@@ -59,12 +59,6 @@ impl PrivateNetwork {
         Ok(Self { net, user: descriptors.next() })
     }
 
-    /// Returns whether only CAP_SYS_ADMIN allows a network of its own, because the machine refuses
-    /// user namespaces.
-    pub fn needs_sys_admin() -> bool {
-        Self::create_with_user_namespace().is_err()
-    }
-
     fn create_with_user_namespace() -> io::Result<Vec<OwnedFd>> {
         // SAFETY: the calls return numbers and cannot fail.
         let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
