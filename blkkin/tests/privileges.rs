@@ -197,6 +197,9 @@ fn a_command_keeps_its_rights() {
     let mut blkkin = KillOnDrop(command.stdout(output).spawn().unwrap());
     let up = || fs::read_to_string(folder.path().join("output")).unwrap().contains("up");
     assert!(eventually(up));
+    // CMD starts first. The filter of system calls is the last that blkkin sets.
+    let status = format!("/proc/{}/status", blkkin.0.id());
+    assert!(eventually(|| fs::read_to_string(&status).unwrap().contains("\nSeccomp:\t2")));
     assert_confined(blkkin.0.id(), |thread| match thread {
         "drain" | "contexts" => CONTEXTS,
         "signals" => 0,
