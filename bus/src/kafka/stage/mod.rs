@@ -1,4 +1,4 @@
-//! Runs a [`Stage`](blkkin_wire::stage::Stage) over each partition of a topic, as a consumer group
+//! Runs a [`Stage`] over each partition of a topic, as a consumer group
 //! whose members may fail at any moment.
 //!
 //! ```text
