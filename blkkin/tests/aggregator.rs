@@ -25,13 +25,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
-use blkkin_bus::kafka::{DEAD, EVENTS, EventProducer, LINKS, Record, SPANS, STATE, Settings};
+use blkkin_bus::kafka::{DEAD, EVENTS, EventProducer, LINKS, Record, SPANS, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::fragment::{Incarnation, TraceFragment};
 use blkkin_wire::ids::NodeId;
-use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::Headers;
@@ -40,7 +37,7 @@ use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
 use broker::Broker;
 use service::Service;
-use traces::{FragmentCounts, TraceReader, difference, total};
+use traces::{TraceReader, total};
 
 const NODES: u128 = 3;
 /// Calls of each node, 1.9 events each: more than 100,000 events of three nodes.
@@ -62,34 +59,6 @@ macro_rules! broker {
 fn start(settings: &Settings, folder: &Path, name: &str, more_args: &[&str]) -> Service {
     let args = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s"];
     Service::start(folder, name, &[&args, more_args].concat())
-}
-
-/// Fragments that the join stage alone makes of the batches.
-#[derive(Default)]
-struct Expected(FragmentCounts);
-
-impl StageOutput for Expected {
-    fn fragment(&mut self, _: u32, _: u64, piece: TraceFragment) {
-        traces::count(&mut self.0, &piece);
-    }
-    fn side_output(&mut self, _: u32, _: u64, piece: TraceFragment) {
-        panic!("{piece:?}");
-    }
-    fn dead_letter(&mut self, reason: String) {
-        panic!("{reason}");
-    }
-}
-
-fn expected(all: &[Vec<EventBatch>]) -> FragmentCounts {
-    let mut expected = Expected::default();
-    for batches in all {
-        let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
-        for batch in batches {
-            stage.apply(InputRecord { at: None, bytes: &v1::encode(batch) }, &mut expected);
-        }
-        assert_eq!(stage.pending(), 0);
-    }
-    expected.0
 }
 
 /// Sends `parts` of `of` parts of every node's batches in order, spread over the time `over`.
@@ -126,32 +95,20 @@ fn node_batches() -> Vec<Vec<EventBatch>> {
     all
 }
 
-fn assert_same(expected: &FragmentCounts, reader: &TraceReader, output: &str) {
-    let found = &reader.fragments;
-    println!("{} fragments, {} of them repeated", total(found), reader.repeated);
-    let difference = difference(expected, found);
-    assert!(
-        difference.is_empty(),
-        "{} fragments, not {}: {difference:#?}\n{output}",
-        total(found),
-        total(expected)
-    );
-}
-
 #[test]
 fn without_failures_every_trace_is_emitted_once_and_the_counts_balance() {
     let broker = broker!();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = node_batches();
-    let expected = expected(&all);
+    let expected = traces::joined_alone(&all, PARTITIONS);
     let aggregators = ["one", "two"].map(|name| start(&settings, folder.path(), name, &[]));
-    wait_for_topics(&settings);
+    traces::wait_for_topics(&settings, TIME_LIMIT);
     wait_for_members(&settings, 2);
     feed(&settings, &all, 0..1, 1, Duration::from_secs(1));
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
     reader.read(total(&expected), TIME_LIMIT);
     let ended = aggregators.map(Service::finish);
-    assert_same(&expected, &reader, &format!("{ended:?}"));
+    traces::assert_same(&expected, &reader, &format!("{ended:?}"));
     assert_eq!(reader.repeated, 0);
     for (status, output) in &ended {
         assert_eq!(*status, Some(0), "{output}");
@@ -166,11 +123,11 @@ fn every_trace_is_emitted_once_whichever_process_is_killed() {
     let mut broker = broker!();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = node_batches();
-    let expected = expected(&all);
+    let expected = traces::joined_alone(&all, PARTITIONS);
     // One has a static instance name and rejoins under it, the other rejoins as a new member.
     let mut aggregators = [("one", &["--instance", "one"][..]), ("two", &[])]
         .map(|(name, more_args)| start(&settings, folder.path(), name, more_args));
-    wait_for_topics(&settings);
+    traces::wait_for_topics(&settings, TIME_LIMIT);
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
     let mut seed = std::process::id();
     println!("seed {seed}");
@@ -202,7 +159,7 @@ fn every_trace_is_emitted_once_whichever_process_is_killed() {
         }
     }
     let ended = aggregators.map(Service::finish);
-    assert_same(&expected, &reader, &format!("{ended:?}"));
+    traces::assert_same(&expected, &reader, &format!("{ended:?}"));
     for (status, output) in &ended {
         assert_eq!(*status, Some(0), "{output}");
     }
@@ -214,9 +171,9 @@ fn partitions_move_to_a_new_member_with_their_state() {
     let broker = broker!();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = node_batches();
-    let expected = expected(&all);
+    let expected = traces::joined_alone(&all, PARTITIONS);
     let first = start(&settings, folder.path(), "one", &[]);
-    wait_for_topics(&settings);
+    traces::wait_for_topics(&settings, TIME_LIMIT);
     feed(&settings, &all, 0..1, 2, Duration::from_secs(3));
     let second = start(&settings, folder.path(), "two", &[]);
     feed(&settings, &all, 1..2, 2, Duration::from_secs(8));
@@ -224,7 +181,7 @@ fn partitions_move_to_a_new_member_with_their_state() {
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
     reader.read(total(&expected), TIME_LIMIT);
     let ended = [first, second].map(Service::finish);
-    assert_same(&expected, &reader, &format!("{ended:?}"));
+    traces::assert_same(&expected, &reader, &format!("{ended:?}"));
     for (status, output) in &ended {
         assert_eq!(*status, Some(0), "{output}");
     }
@@ -271,7 +228,7 @@ fn an_inactive_node_is_finished_and_an_unreadable_record_goes_to_the_dead_letter
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let more_args = ["--idle-after", "2s", "--partitions", "3"];
     let first = start(&settings, folder.path(), "one", &more_args);
-    wait_for_topics(&settings);
+    traces::wait_for_topics(&settings, TIME_LIMIT);
     let foreign_producer: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
     let key = NodeId(1).0.to_be_bytes();
@@ -344,11 +301,11 @@ fn an_offset_without_a_state_is_refused_unless_forget_is_given() {
     let all = [synthetic_batches::batches(1, 100)];
     feed(&settings, &all, 0..1, 1, Duration::ZERO);
     let mut reader = TraceReader::new(&settings, 1);
-    let expected = expected(&all);
+    let expected = traces::joined_alone(&all, PARTITIONS);
     reader.read(total(&expected), TIME_LIMIT);
     let (status, output) = second.finish();
     assert_eq!(status, Some(0), "{output}");
-    assert_same(&expected, &reader, &output);
+    traces::assert_same(&expected, &reader, &output);
 }
 
 fn assert_dead_letter(settings: &Settings) {
@@ -403,15 +360,6 @@ fn wait_for_members(settings: &Settings, members: usize) {
     let started = Instant::now();
     while !(has_all("blkkin-join") && has_all("blkkin-assemble")) {
         assert!(started.elapsed() < TIME_LIMIT, "not {members} members");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// Waits for the topic that the aggregator creates last.
-fn wait_for_topics(settings: &Settings) {
-    let started = Instant::now();
-    while settings.partitions(STATE).is_err() {
-        assert!(started.elapsed() < TIME_LIMIT, "no topics");
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -83,6 +83,15 @@ fn long_path_arguments_are_truncated_and_counted() {
     assert_eq!(recording.stats.calls_truncated, 3);
 }
 
+/// Records a process that writes one byte to the file.
+fn record_write(target: CString) -> Recording {
+    record_process(move || {
+        // SAFETY: a string that outlives the call.
+        unsafe { libc::write(libc::open(target.as_ptr(), libc::O_WRONLY), c"x".as_ptr().cast(), 1) };
+        0
+    })
+}
+
 #[test]
 fn deep_paths_lose_their_upper_part_and_are_counted() {
     const LEVELS: usize = 40;
@@ -91,11 +100,7 @@ fn deep_paths_lose_their_upper_part_and_are_counted() {
     let deepest = (0..LEVELS).fold(folder.path().to_owned(), |path, level| path.join(format!("d{level}")));
     fs::create_dir_all(&deepest).unwrap();
     let target = c_path(&create_file(&deepest, "target", 1));
-    let recording = record_process(move || {
-        // SAFETY: a string that outlives the call.
-        unsafe { libc::write(libc::open(target.as_ptr(), libc::O_WRONLY), c"x".as_ptr().cast(), 1) };
-        0
-    });
+    let recording = record_write(target);
     let file = recording.files().find(|file| file.path.ends_with("/target")).unwrap();
     assert_eq!(file.captured, Captured::Truncated, "{file:#?}");
     assert!(file.path.starts_with("…/d") && file.path.ends_with("/d39/target"), "{file:#?}");
@@ -112,11 +117,7 @@ fn long_paths_lose_their_upper_part_and_are_counted() {
     let deepest = (0..LEVELS).fold(folder.path().to_owned(), |path, level| path.join(name(level)));
     fs::create_dir_all(&deepest).unwrap();
     let target = c_path(&create_file(&deepest, "target", 1));
-    let recording = record_process(move || {
-        // SAFETY: a string that outlives the call.
-        unsafe { libc::write(libc::open(target.as_ptr(), libc::O_WRONLY), c"x".as_ptr().cast(), 1) };
-        0
-    });
+    let recording = record_write(target);
     let file = recording.files().find(|file| file.path.ends_with("/target")).unwrap();
     assert_eq!(file.captured, Captured::Truncated, "{file:#?}");
     // 7 bytes of `target` and 8 × 251 fit into 2,048 with their NULs; a ninth level does not.

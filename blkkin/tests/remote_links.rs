@@ -26,9 +26,9 @@ mod traces;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use blkkin_bus::kafka::{EventProducer, Record, STATE, Settings};
+use blkkin_bus::kafka::{EventProducer, Record, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{MonotonicNs, WallclockNs};
 use blkkin_wire::event::{LayerEvent, SyscallEvent};
@@ -120,7 +120,7 @@ fn server_spans_are_children_of_client_spans_also_when_an_aggregator_is_killed()
     };
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let mut aggregators = ["one", "two"].map(|name| aggregator(&settings, folder.path(), name));
-    wait_for_topics(&settings);
+    traces::wait_for_topics(&settings, TIME_LIMIT);
     let node_batches = node_batches(CALLS);
     let expected = fragment_count(&node_batches);
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
@@ -155,7 +155,7 @@ fn traces_are_whole_also_when_the_link_stage_was_down_for_longer_than_a_client_i
         stage(&settings, folder.path(), name, &["--stage", name, "--await-client", AWAIT_CLIENT])
     };
     let (join, assemble) = (start("join"), start("assemble"));
-    wait_for_topics(&settings);
+    traces::wait_for_topics(&settings, TIME_LIMIT);
     let node_batches = node_batches(CALLS_OF_OUTAGE);
     let expected = fragment_count(&node_batches);
     let clients = fragment_count_of(&node_batches[0]);
@@ -177,14 +177,6 @@ fn traces_are_whole_also_when_the_link_stage_was_down_for_longer_than_a_client_i
         "{output:?}"
     );
     assert_one_trace_each(&spans(&reader), &node_batches, &output);
-}
-
-fn wait_for_topics(settings: &Settings) {
-    let started = Instant::now();
-    while settings.partitions(STATE).is_err() {
-        assert!(started.elapsed() < TIME_LIMIT, "no topics");
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 fn spans(reader: &TraceReader) -> Vec<Span> {

@@ -28,22 +28,19 @@ mod synthetic_batches;
 mod traces;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_aggregator::stage::snapshot::VERSION;
-use blkkin_bus::kafka::{EVENTS, EventProducer, Record, SPANS, STATE, Settings};
+use blkkin_bus::kafka::{EVENTS, EventProducer, Record, SPANS, Settings};
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::fragment::{Incarnation, TraceFragment};
 use blkkin_wire::ids::NodeId;
-use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 use blkkin_wire::v1;
 
 use broker::Broker;
 use service::Service;
 use skewed_records::{of_next_release, of_previous_release};
 use stored_state::StoredState;
-use traces::{FragmentCounts, TraceReader, difference, total};
+use traces::{TraceReader, total};
 
 const NODES: usize = 3;
 const CALLS: u64 = 2_000;
@@ -77,32 +74,6 @@ fn upgrade(old: Service, settings: &Settings, folder: &Path, name: &str, more_ar
     start(settings, folder, name, more_args)
 }
 
-#[derive(Default)]
-struct Expected(FragmentCounts);
-
-impl StageOutput for Expected {
-    fn fragment(&mut self, _: u32, _: u64, fragment: TraceFragment) {
-        traces::count(&mut self.0, &fragment);
-    }
-    fn side_output(&mut self, _: u32, _: u64, fragment: TraceFragment) {
-        panic!("{fragment:?}");
-    }
-    fn dead_letter(&mut self, reason: String) {
-        panic!("{reason}");
-    }
-}
-
-fn expected(all: &[Vec<EventBatch>]) -> FragmentCounts {
-    let mut expected = Expected::default();
-    for batches in all {
-        let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
-        for batch in batches {
-            stage.apply(InputRecord { at: None, bytes: &v1::encode(batch) }, &mut expected);
-        }
-    }
-    expected.0
-}
-
 /// Returns the batch as a node's agent of this step writes it: each node is upgraded twice, at a
 /// step of its own.
 fn as_written(batch: &EventBatch, node: usize, step: usize) -> Vec<u8> {
@@ -133,31 +104,16 @@ fn node_batches() -> Vec<Vec<EventBatch>> {
     (1..=NODES as u128).map(|node| synthetic_batches::batches(node, CALLS)).collect()
 }
 
-fn assert_same(expected: &FragmentCounts, reader: &TraceReader, output: &str) {
-    let difference = difference(expected, &reader.fragments);
-    println!("{} fragments, {} of them repeated", total(&reader.fragments), reader.repeated);
-    assert!(difference.is_empty(), "{difference:#?}\n{output}");
-}
-
-/// Waits until the topics exist, of which the aggregator creates this one last.
-fn wait_for_topics(settings: &Settings) {
-    let started = Instant::now();
-    while settings.partitions(STATE).is_err() {
-        assert!(started.elapsed() < TIME_LIMIT, "no topics");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn a_rolling_upgrade_loses_and_doubles_nothing() {
     let broker = broker!();
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let folder = folder.path();
     let all = node_batches();
-    let expected = expected(&all);
+    let expected = traces::joined_alone(&all, PARTITIONS);
     let mut one = start(&settings, folder, "one", &[]);
     let mut two = start(&settings, folder, "two", &[]);
-    wait_for_topics(&settings);
+    traces::wait_for_topics(&settings, TIME_LIMIT);
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
     for step in 0..STEPS {
         feed(&settings, &all, step);
@@ -174,7 +130,7 @@ fn a_rolling_upgrade_loses_and_doubles_nothing() {
     }
     reader.read(total(&expected), TIME_LIMIT);
     let ended = [one, two].map(Service::finish);
-    assert_same(&expected, &reader, &format!("{ended:?}"));
+    traces::assert_same(&expected, &reader, &format!("{ended:?}"));
     let restarted = ended.iter().filter(|(_, output)| output.contains("sequence numbers restart")).count();
     assert!(restarted > 0, "no state was one of another release: {ended:?}");
     for (status, output) in &ended {
@@ -194,9 +150,9 @@ fn a_state_of_a_newer_release_is_refused_and_kept() {
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let folder = folder.path();
     let all = node_batches();
-    let expected = expected(&all);
+    let expected = traces::joined_alone(&all, PARTITIONS);
     let first = start(&settings, folder, "first", &[]);
-    wait_for_topics(&settings);
+    traces::wait_for_topics(&settings, TIME_LIMIT);
     let mut reader = TraceReader::new(&settings, PARTITIONS as i32);
     feed(&settings, &all, 0);
     reader.read_until(TIME_LIMIT, |fragments| total(fragments) > 0);
@@ -227,5 +183,5 @@ fn a_state_of_a_newer_release_is_refused_and_kept() {
     reader.read(total(&expected), TIME_LIMIT);
     let (status, output) = newest.finish();
     assert_eq!(status, Some(0), "{output}");
-    assert_same(&expected, &reader, &output);
+    traces::assert_same(&expected, &reader, &output);
 }

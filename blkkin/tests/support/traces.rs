@@ -1,13 +1,16 @@
 //! A consumer of `blkkin.traces` that checks the fragment numbers as an exporter does: each number
-//! once, none missing.
+//! once, none missing. And what the traces should be: those that the join stage alone makes.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{Settings, TRACES};
+use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
+use blkkin_bus::kafka::{STATE, Settings, TRACES};
+use blkkin_wire::batch::EventBatch;
 use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId, TraceFragment};
+use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
@@ -25,6 +28,57 @@ pub(crate) fn count(fragments: &mut FragmentCounts, fragment: &TraceFragment) {
 /// Returns the number of fragments in total.
 pub(crate) fn total(fragments: &FragmentCounts) -> usize {
     fragments.values().map(|&times| times as usize).sum()
+}
+
+/// Fragments of a stage's main output.
+#[derive(Default)]
+struct MainOutput(FragmentCounts);
+
+impl StageOutput for MainOutput {
+    fn fragment(&mut self, _: u32, _: u64, fragment: TraceFragment) {
+        count(&mut self.0, &fragment);
+    }
+    fn side_output(&mut self, _: u32, _: u64, fragment: TraceFragment) {
+        panic!("{fragment:?}");
+    }
+    fn dead_letter(&mut self, reason: String) {
+        panic!("{reason}");
+    }
+}
+
+/// Returns the fragments that the join stage alone, without Kafka, makes of each node's batches.
+pub(crate) fn joined_alone(all: &[Vec<EventBatch>], partitions: u32) -> FragmentCounts {
+    let mut output = MainOutput::default();
+    for batches in all {
+        let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(partitions));
+        for batch in batches {
+            stage.apply(InputRecord { at: None, bytes: &v1::encode(batch) }, &mut output);
+        }
+        assert_eq!(stage.pending(), 0);
+    }
+    output.0
+}
+
+/// Asserts that the reader has exactly these fragments.
+pub(crate) fn assert_same(expected: &FragmentCounts, reader: &TraceReader, output: &str) {
+    let found = &reader.fragments;
+    println!("{} fragments, {} of them repeated", total(found), reader.repeated);
+    let difference = difference(expected, found);
+    assert!(
+        difference.is_empty(),
+        "{} fragments, not {}: {difference:#?}\n{output}",
+        total(found),
+        total(expected)
+    );
+}
+
+/// Waits for the topic that the aggregator creates last.
+pub(crate) fn wait_for_topics(settings: &Settings, limit: Duration) {
+    let started = Instant::now();
+    while settings.partitions(STATE).is_err() {
+        assert!(started.elapsed() < limit, "no topics");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 pub(crate) struct TraceReader {

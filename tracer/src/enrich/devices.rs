@@ -108,7 +108,8 @@ fn change(then: &Identity, now: Option<Identity>) -> Option<DeviceChange> {
     }
 }
 
-fn disk_of_partition(device: DeviceId) -> Option<DeviceId> {
+/// Returns the disk of a partition; `None` for a disk.
+pub fn disk_of_partition(device: DeviceId) -> Option<DeviceId> {
     fs::metadata(format!("/sys/dev/block/{device}/partition")).ok()?;
     let disk = fs::read_to_string(format!("/sys/dev/block/{device}/../dev")).ok()?;
     parse(disk.trim())

@@ -1,6 +1,6 @@
 //! What each disk counted itself while tracing ran.
 //!
-//! *In*: `/proc/diskstats` at the start and at the end, and `/sys/dev/block`. *Out*: the bytes
+//! *In*: `/proc/diskstats` at the start and at the end, and partitions' disks. *Out*: the bytes
 //! between, for each disk that was there both times.
 //!
 //! *Invariant*: a count that decreased (the disk was replaced by another of the same number) is
@@ -10,9 +10,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use blkkin_report::collect::coverage::DiskCount;
+use blkkin_tracer::enrich::devices::disk_of_partition;
 use blkkin_wire::ids::DeviceId;
 
 const DISKSTATS: &str = "/proc/diskstats";
@@ -36,7 +36,7 @@ impl DiskCounter {
 
     /// Returns what the disks counted until the first call.
     pub(super) fn stop(&mut self) -> Vec<DiskCount> {
-        self.counted.get_or_insert_with(|| since(&self.start, &read(), partition_of)).clone()
+        self.counted.get_or_insert_with(|| since(&self.start, &read(), disk_of_partition)).clone()
     }
 }
 
@@ -79,21 +79,6 @@ fn since(start: &Counts, end: &Counts, disk_of: impl Fn(DeviceId) -> Option<Devi
         }
     }
     disks.into_values().collect()
-}
-
-/// Returns the disk of a partition; `None` for a disk.
-fn partition_of(device: DeviceId) -> Option<DeviceId> {
-    let folder = PathBuf::from(format!("/sys/dev/block/{}:{}", device.major, device.minor));
-    folder
-        .join("partition")
-        .exists()
-        .then(|| device_number(&folder.canonicalize().ok()?.parent()?.join("dev")))?
-}
-
-fn device_number(file: &Path) -> Option<DeviceId> {
-    let text = fs::read_to_string(file).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(DeviceId { major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
 
 #[cfg(test)]

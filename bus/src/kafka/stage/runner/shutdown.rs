@@ -25,10 +25,7 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
             if self.save(&all, left)? {
                 return Ok(true);
             }
-            if self.cluster.now() >= until {
-                return Ok(false);
-            }
-            if !self.answer_rebalance()? {
+            if self.cluster.now() >= until || !self.answer_rebalance()? {
                 return Ok(false);
             }
         }
