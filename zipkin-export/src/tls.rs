@@ -88,8 +88,10 @@ pub(crate) fn remedy(url: &ServerUrl, why: &str) -> Option<&'static str> {
         return Some("set --tls-certificate and --tls-key to a client certificate that it accepts");
     }
     // With TLS 1.3 a server refuses a client certificate after the handshake. The alert is lost if
-    // the request is still being sent.
-    mentions(&["Broken pipe", "Connection reset", "connection closed", "Peer disconnected"]).then_some(
+    // the request is still being sent. std and h2 spell the errors with different capitals.
+    let why = why.to_lowercase();
+    let closed = ["broken pipe", "connection reset", "connection closed", "peer disconnected"];
+    (url.is_tls() && closed.iter().any(|text| why.contains(text))).then_some(
         "check that it runs; if it requires a client certificate, set --tls-certificate and --tls-key",
     )
 }
@@ -168,6 +170,17 @@ mod tests {
         }
         let error = private_key(&empty).expect_err("an error").to_string();
         assert!(error.contains("every user can read it; chmod o-r"), "{error}");
+    }
+
+    #[test]
+    fn a_connection_that_a_server_closed_may_lack_a_certificate() {
+        let url = |text: &str| ServerUrl::parse(text, "/").expect("a URL");
+        let (tls, plain) = (url("https://localhost:1"), url("http://localhost:1"));
+        for why in ["stream closed because of a broken pipe", "Broken pipe (os error 32)", "connection closed"] {
+            assert!(remedy(&tls, why).is_some_and(|text| text.contains("--tls-certificate")), "{why}");
+            assert_eq!(remedy(&plain, why), None);
+        }
+        assert_eq!(remedy(&tls, "Connection refused"), None);
     }
 
     #[test]
