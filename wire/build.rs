@@ -13,7 +13,11 @@ use prost_types::field_descriptor_proto::{Label, Type};
 
 /// Nested messages whose absence has a meaning; the comments of the schema define it.
 const OPTIONAL: &[(&str, &[&str])] = &[
-    ("EventBatch", &["contexts", "rpc_endpoint_events", "daemon_span_events", "thread_attributes"]),
+    (
+        "EventBatch",
+        &["contexts", "rpc_endpoint_events", "daemon_span_events", "thread_attributes", "page_origin_events"],
+    ),
+    ("SourceStats", &["page_origins"]),
     ("CrashedRun", &["fired", "dropped", "read", "persisted", "unacknowledged"]),
 ];
 

@@ -10,6 +10,9 @@ use blkkin_wire::event::{
 use blkkin_wire::ids::{
     BootId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, TraceId,
 };
+use blkkin_wire::page_origin::{
+    PageKind, PageOriginEvent, PageWriter, Unattributed, WritebackReason, WriterEvidence,
+};
 use blkkin_wire::process_context::{Attribute, AttributeValue, ProcessContextEvent};
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::SpanKind;
@@ -199,5 +202,35 @@ pub(crate) fn commit(span: u64, (start, end): (u64, u64), tid: u32, bios: u32) -
         device: DISK,
         tid,
         bios,
+    }
+}
+
+/// Returns the origin of a bio that writes 4 KiB of file 12, all of it by `writers`.
+pub(crate) fn page_origin(bio: &BioEvent, writers: Vec<PageWriter>) -> PageOriginEvent {
+    let bytes_unattributed = if writers.is_empty() { bio.bytes } else { 0 };
+    PageOriginEvent {
+        time: bio.queue,
+        bio: bio.span,
+        root: bio.root,
+        kind: PageKind::File,
+        file: Some(file_id(12)),
+        offset: 8192,
+        bytes: bio.bytes,
+        reason: Some(WritebackReason::Periodic),
+        unattributed: writers.is_empty().then_some(Unattributed::NotRecorded),
+        writers,
+        bytes_unattributed,
+    }
+}
+
+/// Returns a writer: the call `span` of [`TASK`], which ended at `dirtied`.
+pub(crate) fn page_writer(span: u64, dirtied: u64, bytes: u32) -> PageWriter {
+    PageWriter {
+        trace: SOURCE.trace_id(SpanId(span)),
+        span: SpanId(span),
+        task: TASK,
+        dirtied: MonotonicNs(dirtied),
+        bytes,
+        evidence: WriterEvidence::EndedBefore,
     }
 }

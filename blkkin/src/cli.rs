@@ -74,6 +74,9 @@ pub(crate) struct RunArgs {
     pub(crate) usdt: UsdtArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+    /// Trace on after CMD has exited, until what it wrote is on the disks, for up to this time (40s)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) await_writeback: Option<String>,
     /// The command to trace, and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -16,12 +16,14 @@ pub(crate) mod run_loop;
 pub(crate) mod trace;
 
 use std::process::{Child, ExitCode, ExitStatus};
+use std::time::Duration;
 
 use blkkin_report::{Report, ReportConfig};
 use blkkin_tracer::{TraceScope, Tracer, TracerConfig};
 use tracing::info;
 
 use crate::cli::RunArgs;
+use crate::cli::units;
 use crate::clock;
 use crate::control::ControlReceiver;
 use crate::control::signals::ReceivedSignal;
@@ -31,6 +33,7 @@ use crate::filter::TraceFilter;
 use crate::privileges;
 use crate::run::command::ResolvedCommand;
 use crate::run::output::{Output, Stream};
+use crate::run::pipeline::disk_counts::DiskCounter;
 use crate::run::pipeline::{RunOutcome, RunPlan};
 use crate::run::progress::{ProgressLine, TerminalOwner};
 use crate::run::run_loop::{RunLoop, Step};
@@ -41,6 +44,8 @@ use crate::sources::usdt::UsdtProbes;
 /// Runs and traces a command; returns its exit status.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let command = command::resolve(&args.command)?;
+    let writeback = args.await_writeback.as_deref();
+    let writeback = writeback.map(|time| units::std_duration("--await-writeback", time)).transpose()?;
     let (tracer, plan, output) = prepare(args, &command).map_err(CliError::before_command)?;
     let control = ControlReceiver::open()?;
     let mut child = {
@@ -50,7 +55,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let progress = ProgressLine::new(TerminalOwner::Command, args.output.color);
     let kept = privileges::FILES | privileges::SIGNALS;
     match RunLoop::start(control, tracer, plan, kept, progress, ReceivedSignal::is_interrupt) {
-        Ok(session) => run_until_exit(session, &mut child, output),
+        Ok(session) => run_until_exit(session, &mut child, output, writeback),
         // CMD runs already, so blkkin only waits for it.
         Err(failure) => {
             failure.print();
@@ -91,18 +96,27 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
             sinks,
             sources,
             nbd: args.lttng.nbd,
+            disk_counts: DiskCounter::start(),
         },
         output,
     ))
 }
 
-fn run_until_exit(mut session: RunLoop, child: &mut Child, output: Output) -> Result<ExitCode, CliError> {
+fn run_until_exit(
+    mut session: RunLoop,
+    child: &mut Child,
+    output: Output,
+    writeback: Option<Duration>,
+) -> Result<ExitCode, CliError> {
     let Some(status) = wait_for_command(&mut session, child)? else {
         info!("exiting; the command continues untraced as process {}", child.id());
         return Ok(Status::Interrupted.code());
     };
     let ended = clock::now();
     session.command_exited();
+    if let Some(longest) = writeback {
+        session.await_writeback(longest);
+    }
     match session.finish() {
         Ok(None) => return Ok(Status::Interrupted.code()),
         Ok(Some(mut outcome)) => {
@@ -122,6 +136,7 @@ fn print_outcome(outcome: &RunOutcome, output: &Output, status: ExitStatus) {
         failure.print();
     }
     let notes = command::killed_by_signal(status).into_iter().chain(still_running_note(outcome));
+    let notes = notes.chain(dirty_note(outcome.tracer.0.dirty_bytes));
     notes.chain(outcome.source_notes.iter().cloned()).for_each(|note| output.note(&note));
 }
 
@@ -154,6 +169,15 @@ fn still_running_note(outcome: &RunOutcome) -> Option<String> {
         Some(1) => Some("1 process that the command started is still running, untraced".into()),
         Some(many) => Some(format!("{many} processes that the command started are still running, untraced")),
     }
+}
+
+fn dirty_note(dirty: u64) -> Option<String> {
+    (dirty > 0).then(|| {
+        let dirty = blkkin_report::text::units::bytes(dirty);
+        format!(
+            "{dirty} that the command wrote was not on a disk yet; --await-writeback 40s traces until it is"
+        )
+    })
 }
 
 fn wait(child: &mut Child) -> Result<ExitStatus, CliError> {

@@ -141,6 +141,12 @@ hook!("jbd2_end_commit", commit_end_btf, commit_end_raw, |_c, Read| {
     let _: core::marker::PhantomData<Read>;
     journal::commit_end()
 });
+hook!("writeback_start", writeback_start_btf, writeback_start_raw, |c, Read| {
+    block::pages::worker_reason::<Read>(Some(arg(c, 1)))
+});
+hook!("writeback_written", writeback_end_btf, writeback_end_raw, |_c, Read| {
+    block::pages::worker_reason::<Read>(None)
+});
 hook!("sched_process_exec", task_exec_btf, task_exec_raw, |_c, Read| {
     let _: core::marker::PhantomData<Read>;
     if let Some(percpu) = PerCpuState::of(Program::TaskExec) {

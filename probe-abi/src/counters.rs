@@ -93,9 +93,14 @@ pub const NBD_UNTRACKED: usize = ATTRIBUTES_UNREAD + 1;
 /// no room.
 pub const CONTEXTS_NO_ROOM: usize = NBD_UNTRACKED + 1;
 
+/// Page origin records due. Their tag has no slots in `fired` and `dropped`, as those of NBD.
+pub const PAGES_FIRED: usize = CONTEXTS_NO_ROOM + 1;
+/// Page origin records for which the ring had no room.
+pub const PAGES_DROPPED: usize = PAGES_FIRED + 1;
+
 /// Number of counters.
-pub const COUNTERS: usize = CONTEXTS_NO_ROOM + 1;
+pub const COUNTERS: usize = PAGES_DROPPED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then the state that only the
 /// eBPF side uses.
-pub const PER_CPU_WORDS: usize = COUNTERS + 23;
+pub const PER_CPU_WORDS: usize = COUNTERS + 32;

@@ -52,7 +52,7 @@ layout! {
     /// struct files_struct, fdtable
     files_fdt, files_fdtab, files_fd_array, fdtable_max_fds, fdtable_fd,
     /// struct file
-    file_inode, file_pos, file_dentry, file_mnt, file_private_data,
+    file_inode, file_pos, file_flags, file_dentry, file_mnt, file_private_data,
     /// struct inode
     inode_sb, inode_ino, inode_generation, inode_mode, inode_rdev,
     /// struct super_block, file_system_type
@@ -70,6 +70,13 @@ layout! {
     tcp_write_seq, tcp_snd_una, tcp_bytes_acked, skb_cb, skb_cb_seq, skb_cb_end_seq,
     /// struct bio
     bio_next, bio_bdev, bio_opf, bio_status, bio_sector, bio_size, bio_end_io, bio_private, bio_flags,
+    bio_io_vec, bio_vcnt, bio_idx, bio_bvec_done,
+    /// struct bio_vec, page, folio, address_space: from a bio to the inode of its pages
+    bvec_page, bvec_len, bvec_offset, page_compound_head, folio_mapping, folio_index, mapping_host,
+    /// struct btrfs_bio around struct bio, with its inode (struct btrfs_inode around struct inode)
+    btrfs_bio, btrfs_bio_inode, btrfs_bio_offset, btrfs_bio_end_io, btrfs_vfs_inode,
+    /// struct wb_writeback_work
+    writeback_reason,
     /// struct block_device
     bdev_dev, bdev_disk,
     /// struct gendisk

@@ -53,6 +53,8 @@ pub const TAG_NBD_REPLY: u8 = 9;
 pub const TAG_NBD_RETRANSMIT: u8 = 10;
 /// USDT event: [`UsdtRecord`](crate::usdt::UsdtRecord).
 pub const TAG_USDT: u8 = 11;
+/// Origin of the pages of a bio that was queued.
+pub const TAG_BIO_PAGES: u8 = 12;
 
 /// File identity: exact while the file exists and, by `generation`, after its inode number is
 /// reused. All zero: no file.
@@ -96,6 +98,10 @@ pub const SYSCALL_HAS_CONTEXT: u16 = 1 << 9;
 /// and this flag is clear, they exceed [`ATTRIBUTES_MAX`](crate::context::ATTRIBUTES_MAX) or could
 /// not be read.
 pub const SYSCALL_HAS_ATTRIBUTES: u16 = 1 << 10;
+
+/// The system call is a write to a file that is not open for direct I/O: it may make pages of the
+/// file's page cache dirty.
+pub const SYSCALL_WRITES_PAGE_CACHE: u16 = 1 << 11;
 
 /// Maximum bytes of a path argument, including its NUL. A path may be 4096 bytes long (PATH_MAX,
 /// include/uapi/linux/limits.h); longer than 256 is rare, and the record flags the truncation.
@@ -182,6 +188,8 @@ pub const BIO_SPLIT: u16 = 1 << 3;
 pub const BIO_ALLOCATED_REQUEST: u16 = 1 << 4;
 /// `parent` is a bio or a request of an upper (stacked) device: the bio is lower-device I/O for it.
 pub const BIO_LOWER: u16 = 1 << 5;
+/// A [`BioPagesRecord`] of the bio precedes this record.
+pub const BIO_HAS_PAGES: u16 = 1 << 6;
 
 /// Bio, from `block_bio_queue` to the completion of its last byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -325,6 +333,52 @@ pub struct BioRequestRecord {
     pub task_version: u16,
     /// Flags of the bio, `BIO_*`.
     pub bio_flags: u16,
+}
+
+/// Pages of a file's page cache: `file` and `offset` are valid.
+pub const PAGES_FILE: u16 = 1;
+/// Pages of a block device's page cache: metadata of a file system, or raw I/O.
+pub const PAGES_DEVICE: u16 = 2;
+/// Metadata that the file system caches itself.
+pub const PAGES_METADATA: u16 = 3;
+/// Log of a file system.
+pub const PAGES_LOG: u16 = 4;
+/// Swapped memory.
+pub const PAGES_SWAP: u16 = 5;
+
+/// Flag of a [`BioPagesRecord`]: the pages are not consecutive in the file; `offset` is that of the
+/// first page. A record with PAGES_PART precedes this one for each consecutive part, unless the bio
+/// has more segments than are examined.
+pub const PAGES_NOT_CONSECUTIVE: u16 = 1 << 0;
+/// Flag of a [`BioPagesRecord`]: only `span`, `offset` and `bytes` are valid, of a part of the bio.
+pub const PAGES_PART: u16 = 1 << 2;
+/// Flag of a [`BioPagesRecord`]: the bio writes the pages.
+pub const PAGES_WRITTEN: u16 = 1 << 1;
+
+/// Origin of the pages of a bio, written when the bio was queued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct BioPagesRecord {
+    /// Tag, flags (`PAGES_*`), length, time at which the bio was queued.
+    pub header: Header,
+    /// Span of the bio.
+    pub span: u64,
+    /// Root span of the trace.
+    pub root: u64,
+    /// File of the pages, with PAGES_FILE.
+    pub file: FileId,
+    /// First byte in the file.
+    pub offset: u64,
+    /// Bytes of the bio.
+    pub bytes: u32,
+    /// Upper bound of the traced system calls that were open then and may write pages of this file.
+    pub open_writes: u32,
+    /// Content: `PAGES_FILE` and the following.
+    pub kind: u16,
+    /// 1 + `enum wb_reason` of the write-back that the submitting kernel worker ran; 0: none.
+    pub reason: u16,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Maximum bios of one request that the walk visits. On most devices a request has at most
@@ -522,5 +576,5 @@ pub struct NbdRetransmitRecord {
 plain! {
     NbdRequestRecord = 120, NbdReplyRecord = 40, NbdRetransmitRecord = 40,
     Header = 16, FileId = 16, SyscallRecord = 160, SyscallWithContext = 192, SecondFile = 40, BioRecord = 96, RequestRecord = 104, BioRequestRecord = 128,
-    TaskRecord = 104, FileRecord = 56, CommitRecord = 56,
+    TaskRecord = 104, FileRecord = 56, CommitRecord = 56, BioPagesRecord = 72,
 }

@@ -17,6 +17,9 @@ pub const ORIGIN_ALL: u32 = 1;
 /// queued in other system calls cannot be distinguished from page faults.
 pub const ORIGIN_SYSCALLS: u32 = 2;
 
+/// Value of `block_only`: drop all system calls that queued no bio (detail 0).
+pub const BLOCK_ONLY_ALL: u32 = 2;
+
 /// Trace only marked tasks and their descendants (`blkkin run`, `--tree`).
 pub const TRACE_MARKED: u32 = 0;
 /// Trace every task of the node that passes the filters.
@@ -41,11 +44,14 @@ pub struct Settings {
     pub slower_than_ns: u64,
     /// Address of `bio_chain_endio`, which ends the front of a split bio; 0: unknown.
     pub bio_chain_endio: u64,
+    /// Address of `btrfs_dio_end_io`, which ends direct I/O of btrfs; 0: unknown.
+    pub btrfs_direct_end_io: u64,
     /// `TRACE_*`.
     pub trace_mode: u32,
     /// 1: drop system calls that succeeded and caused no block I/O.
     pub errors_only: u32,
-    /// 1: drop system calls that queued no bio (detail 0, or a device filter).
+    /// 1: drop system calls that queued no bio, unless they may have made pages dirty that will be
+    /// written to a filtered device. BLOCK_ONLY_ALL: drop these too.
     pub block_only: u32,
     /// 1: capture path arguments.
     pub path_args: u32,
@@ -88,6 +94,9 @@ pub struct Settings {
     /// Pointer paths from a bio to the upper I/O that it belongs to; empty for drivers that this
     /// kernel does not have.
     pub pointer_steps: [PointerStep; POINTER_STEPS_MAX],
+    /// Completion functions of bios that carry pages of a page cache; zeros for those that this
+    /// kernel does not have.
+    pub page_completions: [PageCompletion; PAGE_COMPLETIONS_MAX],
 }
 
 /// Read thread contexts.
@@ -123,7 +132,33 @@ pub struct PointerStep {
     pub to: u32,
 }
 
-plain! { PointerStep = 24, Settings = 616 }
+/// Maximum number of completion functions.
+pub const PAGE_COMPLETIONS_MAX: usize = 20;
+
+/// The first page of the bio leads to the file.
+pub const PAGES_BY_MAPPING: u32 = 1;
+/// The bio is part of a `struct btrfs_bio`, which has the inode and the offset.
+pub const PAGES_BY_BTRFS_BIO: u32 = 2;
+/// The bio carries metadata that the file system caches itself.
+pub const PAGES_ARE_METADATA: u32 = 3;
+/// The bio carries a part of a file system's log.
+pub const PAGES_ARE_LOG: u32 = 4;
+/// The bio carries swapped memory.
+pub const PAGES_ARE_SWAP: u32 = 5;
+
+/// Completion function of bios that carry pages of a page cache (`bi_end_io`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PageCompletion {
+    /// Address of the function; 0: this kernel does not have it.
+    pub end_io: u64,
+    /// Where the origin of the pages is found: `PAGES_*`; 0: no function.
+    pub rule: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+plain! { PointerStep = 24, PageCompletion = 16, Settings = 944 }
 
 /// Entries of the system call table: the highest number that blkkin traces is 437 (openat2).
 pub const SYSCALL_NUMBERS: usize = 512;
@@ -141,6 +176,8 @@ impl SyscallShape {
     pub const OPENS: u32 = 1 << 2;
     /// munmap, which may unmap a library with a TLS slot. Not traced for that.
     pub const UNMAPS: u32 = 1 << 3;
+    /// May write pages of the primary descriptor's file.
+    pub const WRITES: u32 = 1 << 20;
     const FD_SHIFT: u32 = 4;
     const SECOND_FD_SHIFT: u32 = 8;
     const PATH_SHIFT: u32 = 12;
@@ -246,7 +283,9 @@ pub enum Program {
     NbdEnd = 18,
     /// uprobes at USDT probes
     Usdt = 19,
+    /// writeback_start and writeback_written: the last slots; those between are free
+    Writeback = 28,
 }
 
 /// Number of program slots.
-pub const PROGRAMS: usize = 20;
+pub const PROGRAMS: usize = 29;

@@ -13,6 +13,7 @@
 //! slowest storage operation and would dominate every share.
 
 pub mod calls;
+pub mod cause;
 pub(crate) mod classified;
 pub mod coverage;
 pub mod daemon_spans;
@@ -23,3 +24,4 @@ pub mod latency;
 pub mod layers;
 pub mod slowest;
 pub mod totals;
+pub mod written_by;

@@ -3,12 +3,14 @@
 
 mod daemon_spans;
 mod final_state;
+mod page_origins;
 
 use std::collections::BTreeMap;
 
 use blkkin_aggregator::latency;
 use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::trace::thread_attributes;
+use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallOutcome;
 use blkkin_wire::syscalls::SyscallId;
 use serde_json::{Map, Value, json};
@@ -20,9 +22,10 @@ use crate::collect::files::{self, FileRow};
 use crate::collect::latency::Latency;
 use crate::collect::layers::Layer;
 use crate::collect::totals::Totals;
+use crate::collect::written_by::NamedRow;
 use crate::losses::Losses;
 use crate::report::Report;
-use crate::view::FILES_SHOWN;
+use crate::view::{FILES_SHOWN, WRITERS_SHOWN};
 use crate::waterfall::heading::invocation;
 
 pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
@@ -36,6 +39,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "devices": report.devices.rows().map(device).collect::<Vec<_>>(),
         "files": files(report),
         "kernel": kernel(report),
+        "written_by": written_by(report),
         "slowest_operations": daemon_spans::slowest(report),
         "slowest": report.slowest.traces().iter().map(|trace| storage_operation(report, trace)).collect::<Vec<_>>(),
         "in_flight": final_state::in_flight(report),
@@ -69,6 +73,7 @@ fn totals(totals: &Totals) -> Value {
             "bios_missing": totals.incomplete.bios,
             "requests_missing": totals.incomplete.requests,
             "commits_missing": totals.incomplete.commits,
+            "page_origins_missing": totals.incomplete.page_origins,
             "late_parts": totals.incomplete.late_parts,
         },
     })
@@ -181,6 +186,27 @@ fn kernel(report: &Report) -> Vec<Value> {
     rows.collect()
 }
 
+fn written_by(report: &Report) -> Value {
+    let shown = report.written_by.by_bytes(WRITERS_SHOWN);
+    let (bytes, requests) = report.written_by.rest(&shown);
+    let row = |(program, file, row): &NamedRow<'_>| {
+        let ns = |time: Option<DurationNs>| json!(time.map(|time| time.0));
+        json!({
+            "program": program,
+            "file": file,
+            "bytes": row.bytes,
+            "requests": row.requests,
+            "age_p50_ns": ns(row.age.quantile(0.5)),
+            "age_max_ns": ns(row.age.max()),
+        })
+    };
+    json!({
+        "rows": shown.iter().map(row).collect::<Vec<_>>(),
+        "rest": { "bytes": bytes, "requests": requests },
+        "count": report.written_by.count(),
+    })
+}
+
 /// Returns the bytes that a disk counted itself, and those of each cause.
 fn explained(row: &CoverageRow) -> Value {
     let mut fields = fields([
@@ -189,7 +215,7 @@ fn explained(row: &CoverageRow) -> Value {
         ("not_recorded", json!(row.not_recorded())),
     ]);
     let causes = Cause::ALL.iter().zip(row.recorded);
-    fields.extend(causes.map(|(cause, bytes)| (cause.name().to_owned(), json!(bytes))));
+    fields.extend(causes.map(|(cause, bytes)| (cause.key().to_owned(), json!(bytes))));
     Value::Object(fields)
 }
 
@@ -214,6 +240,7 @@ fn storage_operation(report: &Report, trace: &Trace) -> Value {
         "bios": trace.bios.len(),
         "requests": trace.requests.len(),
         "commits": trace.waited_for.len(),
+        "page_origins": page_origins::of(trace),
         "cpu_wait_ns": breakdown.cpu.0,
         "file_system_ns": breakdown.file_system.0,
         "journal_ns": breakdown.journal.0,

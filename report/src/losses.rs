@@ -58,6 +58,10 @@ pub struct Losses {
     pub in_flight: u64,
     /// Calls by 32-bit programs: counted, not traced.
     pub compat: u64,
+    /// Origins of bios' pages dropped because a ring was full.
+    pub page_origins_dropped: u64,
+    /// Writes of dirty data that were forgotten for lack of room.
+    pub dirty_writes_evicted: u64,
     /// Calls excluded by a filter.
     pub filtered: u64,
     /// Counters of thread contexts.
@@ -102,7 +106,7 @@ pub struct ContextStats {
 
 impl From<&SourceStats> for Losses {
     fn from(stats: &SourceStats) -> Self {
-        let kinds = [stats.calls, stats.bios, stats.requests, stats.commits, stats.names];
+        let kinds = [stats.calls, stats.bios, stats.requests, stats.commits, stats.names, stats.page_origins];
         let sum = |of: fn(&RecordStats) -> u64| kinds.iter().map(of).sum();
         Losses {
             fired: sum(|records| records.fired),
@@ -112,6 +116,8 @@ impl From<&SourceStats> for Losses {
             requests_dropped: stats.requests.dropped,
             commits_dropped: stats.commits.dropped,
             names_dropped: stats.names.dropped,
+            page_origins_dropped: stats.page_origins.dropped,
+            dirty_writes_evicted: stats.dirty_writes_evicted,
             ends_missed: stats.ends_missed,
             untracked: stats.untracked,
             tasks_missed: stats.tasks_missed,
@@ -153,6 +159,7 @@ impl Losses {
             + self.requests_dropped
             + self.commits_dropped
             + self.names_dropped
+            + self.page_origins_dropped
     }
 
     /// Returns the sum of all losses.
@@ -173,6 +180,8 @@ impl Losses {
             ("requests dropped (ring full)", self.requests_dropped),
             ("commits dropped (ring full)", self.commits_dropped),
             ("names dropped (ring full)", self.names_dropped),
+            ("origins of pages dropped (ring full)", self.page_origins_dropped),
+            ("writers of dirty data forgotten (table full)", self.dirty_writes_evicted),
             ("bio or request ends missed", self.ends_missed),
             ("bios or requests untracked (kernel table full)", self.untracked),
             ("tasks missed", self.tasks_missed),
@@ -233,6 +242,8 @@ mod tests {
             flush_overflow: 128,
             calls_compat: 256,
             paths_failed: 512,
+            page_origins: RecordStats { fired: 5, recorded: 3, dropped: 2 },
+            dirty_writes_evicted: 1_024,
             calls_incomplete: 1_000,
             contexts_unread: 5,
             contexts_publishing: 6,
@@ -245,7 +256,7 @@ mod tests {
         };
         let losses = Losses::from(&stats);
         assert_eq!(losses.total(), stats.lost());
-        assert_eq!((losses.fired, losses.recorded, losses.dropped()), (15, 11, 4));
+        assert_eq!((losses.fired, losses.recorded, losses.dropped()), (20, 14, 6));
         assert!(losses.balances());
         let notes = [
             ("incomplete (no exit seen)", 1_000),

@@ -20,6 +20,8 @@ pub struct Progress {
     pub slowest: Option<(SyscallId, DurationNs)>,
     /// Sum of all losses.
     pub lost: u64,
+    /// Bytes that recorded calls wrote and that are not on a disk yet.
+    pub dirty_bytes: u64,
 }
 
 const SEPARATOR: &str = " · ";
@@ -64,6 +66,7 @@ mod tests {
             bytes: 14_890_000,
             slowest: SyscallId::by_name("fsync").map(|call| (call, DurationNs(12_345_678))),
             lost: 0,
+            dirty_bytes: 0,
         };
         progress.line(&Style { width, alphabet: Alphabet::Unicode, colour: Colour::Never })
     }

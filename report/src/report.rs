@@ -17,6 +17,7 @@ use crate::collect::kernel::Kernel;
 use crate::collect::layers::Layers;
 use crate::collect::slowest::Slowest;
 use crate::collect::totals::Totals;
+use crate::collect::written_by::WrittenBy;
 use crate::progress::Progress;
 
 /// Settings of a report.
@@ -56,6 +57,7 @@ pub struct Report {
     pub(crate) devices: Devices,
     pub(crate) files: Files,
     pub(crate) kernel: Kernel,
+    pub(crate) written_by: WrittenBy,
     pub(crate) daemon_spans: SlowestDaemonSpans,
     pub(crate) slowest: Slowest,
     pub(crate) final_state: FinalState,
@@ -76,6 +78,7 @@ impl Report {
             devices: Devices::default(),
             files: Files::default(),
             kernel: Kernel::default(),
+            written_by: WrittenBy::default(),
             daemon_spans,
             slowest,
             final_state: FinalState::default(),
@@ -92,6 +95,7 @@ impl Report {
         self.devices.add(trace);
         self.files.add(classified);
         self.kernel.add(trace);
+        self.written_by.add(trace);
         self.slowest.add(classified);
         self.daemon_spans.add(trace);
     }
@@ -99,7 +103,7 @@ impl Report {
     /// Adds the bytes of one trace to what the trace explains of its disks. Every trace counts,
     /// those that a filter of traces drops too.
     pub fn add_coverage(&mut self, trace: &Trace) {
-        self.coverage.add(trace);
+        self.coverage.add(trace, self.config.command.is_some());
     }
 
     /// Sets what the kernel counted for each disk while tracing ran.
@@ -136,6 +140,7 @@ impl Report {
             bytes: self.totals.by_calls.read.saturating_add(self.totals.by_calls.written),
             slowest: self.totals.slowest,
             lost,
+            dirty_bytes: 0,
         }
     }
 

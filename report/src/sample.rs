@@ -14,6 +14,9 @@ use blkkin_wire::event::{
 use blkkin_wire::ids::{
     BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId, TraceId,
 };
+use blkkin_wire::page_origin::{
+    PageKind, PageOriginEvent, PageWriter, Unattributed, WritebackReason, WriterEvidence,
+};
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::syscalls::SyscallId;
 
@@ -114,4 +117,33 @@ pub(crate) fn called_for(mut trace: Trace, id: TraceId, parent: SpanId, source: 
     with_call(&mut trace, |call| call.context = Some(context.into()));
     trace.id = id;
     trace
+}
+
+/// Returns the origin of the bio `span`, which is the root of its trace: 4 KiB of [`file`].
+pub(crate) fn page_origin(span: u64, writers: Vec<PageWriter>) -> PageOriginEvent {
+    PageOriginEvent {
+        time: MonotonicNs(1),
+        bio: SpanId(span),
+        root: SpanId(span),
+        kind: PageKind::File,
+        file: Some(FILE),
+        offset: 8192,
+        bytes: 4096,
+        reason: Some(WritebackReason::Periodic),
+        bytes_unattributed: if writers.is_empty() { 4096 } else { 0 },
+        unattributed: Some(Unattributed::NotRecorded),
+        writers,
+    }
+}
+
+/// Returns a writer: a call of [`TASK`] that ended at `dirtied`.
+pub(crate) fn page_writer(span: u64, dirtied: u64, bytes: u32) -> PageWriter {
+    PageWriter {
+        trace: TraceId(span.into()),
+        span: SpanId(span),
+        task: TASK,
+        dirtied: MonotonicNs(dirtied),
+        bytes,
+        evidence: WriterEvidence::EndedBefore,
+    }
 }

@@ -14,6 +14,7 @@ pub mod block;
 pub mod daemon_span;
 pub mod draw;
 pub mod heading;
+mod page_origin;
 pub mod row;
 pub mod summary;
 pub mod tree;

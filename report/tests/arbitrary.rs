@@ -12,9 +12,9 @@ use proptest::prelude::*;
 
 /// Generates one of the unusual traces with random times and sizes.
 fn any_trace() -> impl Strategy<Value = Trace> {
-    let time = prop_oneof![4 => 0_u64..3_000_000_000, 1 => any::<u64>()].prop_map(MonotonicNs);
+    let time = prop_oneof![4 => 99_000_000_000_u64..102_000_000_000, 1 => any::<u64>()].prop_map(MonotonicNs);
     let times = prop::collection::vec(time, 12);
-    (0_usize..11, times, any::<i64>(), any::<u32>()).prop_map(|(kind, times, ret, word)| {
+    (0_usize..12, times, any::<i64>(), any::<u32>()).prop_map(|(kind, times, ret, word)| {
         let mut trace = unusual(kind);
         let mut times = times.into_iter().cycle();
         let mut next = || times.next().unwrap();
@@ -26,6 +26,11 @@ fn any_trace() -> impl Strategy<Value = Trace> {
         }
         for bio in &mut trace.bios {
             (bio.queue, bio.end, bio.bytes, bio.op) = (next(), next(), word, BlockOp(word));
+        }
+        for origin in &mut trace.page_origins {
+            (origin.time, origin.offset, origin.bytes, origin.bytes_unattributed) =
+                (next(), ret as u64, word, word);
+            origin.writers.iter_mut().for_each(|writer| (writer.dirtied, writer.bytes) = (next(), word));
         }
         for request in &mut trace.requests {
             (request.start, request.complete, request.bytes) = (next(), next(), word);
@@ -48,7 +53,8 @@ fn unusual(kind: usize) -> Trace {
         7 => common::interrupted_fsync(1, 10),
         8 => common::failed_open(1, 10),
         9 => common::lock(1, 10),
-        _ => common::fdatasync(1, 10, 0),
+        10 => common::fdatasync(1, 10, 0),
+        _ => common::write_back::fsync_of_earlier_writes(1, 10),
     }
 }
 

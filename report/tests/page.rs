@@ -68,6 +68,20 @@ fn daemon_spans_at_80_and_100_columns() {
 }
 
 #[test]
+fn write_back_at_80_and_100_columns() {
+    let report = common::report(&common::write_back::all_kinds());
+    golden("write-back-80.txt", &report.render(&style(80), &common::no_losses()));
+    golden("write-back-100.txt", &report.render(&style(100), &common::no_losses()));
+    golden_json("write-back.json", &report.to_json(&common::no_losses()));
+    for width in 60..=160 {
+        for line in report.render(&style(width), &common::no_losses()).lines() {
+            assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
+            assert_eq!(line, line.trim_end());
+        }
+    }
+}
+
+#[test]
 fn page_without_traces() {
     let page =
         Report::new(blkkin_report::ReportConfig::new(common::STARTED)).render(&style(80), &Losses::default());

@@ -4,8 +4,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use blkkin_probe_abi::settings::{
-    CONTEXTS_KEEP_SAMPLED, CONTEXTS_READ, FILTERS_MAX, ORIGIN_ALL, ORIGIN_SYSCALLS, ORIGIN_TASKS,
-    POINTER_STEPS_MAX, PointerStep, SYSCALL_NUMBERS, Settings, SyscallShape, TRACE_ALL, TRACE_MARKED,
+    BLOCK_ONLY_ALL, CONTEXTS_KEEP_SAMPLED, CONTEXTS_READ, FILTERS_MAX, ORIGIN_ALL, ORIGIN_SYSCALLS,
+    ORIGIN_TASKS, PAGE_COMPLETIONS_MAX, POINTER_STEPS_MAX, PageCompletion, PointerStep, SYSCALL_NUMBERS,
+    Settings, SyscallShape, TRACE_ALL, TRACE_MARKED,
 };
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
@@ -153,7 +154,10 @@ impl TracerConfig {
                 TraceScope::All => TRACE_ALL,
             },
             errors_only: filter.errors_only.into(),
-            block_only: (self.detail == Detail::Requests || !filter.devices.is_empty()).into(),
+            block_only: match (self.detail, filter.devices.is_empty()) {
+                (Detail::Requests, _) => BLOCK_ONLY_ALL,
+                (_, no_device) => (!no_device).into(),
+            },
             path_args: (self.detail >= Detail::Syscalls).into(),
             file_paths: 1,
             kernel_origin: match (self.kernel_origin, filter.syscalls.is_empty()) {
@@ -164,10 +168,12 @@ impl TracerConfig {
             inherit_by_tid: self.attach.is_some_and(|kind| !kind.is_typed()).into(),
             // Determined by the kernel, not the user; the loader sets them.
             bio_chain_endio: 0,
+            btrfs_direct_end_io: 0,
             legacy_request_start: 0,
             stacked: 0,
             contexts: self.contexts_bits(),
             pointer_steps: [PointerStep::default(); POINTER_STEPS_MAX],
+            page_completions: [PageCompletion::default(); PAGE_COMPLETIONS_MAX],
             pids_len,
             tids_len,
             comms_len,
@@ -228,6 +234,9 @@ fn shape(call: SyscallId) -> SyscallShape {
     }
     if spec.returns_descriptor_of_file() {
         bits |= SyscallShape::OPENS;
+    }
+    if spec.writes_primary_file() {
+        bits |= SyscallShape::WRITES;
     }
     let [path, second_path] = spec.path_args();
     SyscallShape::new(bits, spec.fd_arg(), spec.second_fd_arg(), path, second_path)

@@ -23,9 +23,10 @@ use std::sync::Arc;
 use crate::attach::attach_point::{AttachPoint, Attached};
 use crate::attach::attach_probe::{AttachAttempt, AttachResult, ProbeAttempts};
 use crate::attach::layout::{self, KernelTypes};
+use crate::attach::page_completions::{self, BTRFS_DIRECT};
 use crate::attach::probes::{AttachKind, NBD_PROBES, Need, PROBES, Probe, ProbeReport, ProbeStatus};
 use crate::attach::req_op::ReqOpTable;
-use crate::attach::symbols::{self, KernelSymbol};
+use crate::attach::symbols::{KernelSymbol, Symbols};
 use crate::attach::{OBJECT, kernel};
 use crate::aya_error::{error_chain, missing_map};
 use crate::config::{TraceScope, TracerConfig};
@@ -420,9 +421,10 @@ fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {
 
 /// Adds the settings that the kernel determines.
 fn kernel_settings(settings: Settings, types: &KernelTypes) -> Settings {
-    let ends: Vec<KernelSymbol> = types.paths.iter().map(|path| path.end_io).chain([SPLIT_END_IO]).collect();
-    let addresses = symbols::addresses(&ends);
-    let address = |function: KernelSymbol| addresses.get(function.name).copied().unwrap_or(0);
+    let paths = types.paths.iter().map(|path| path.end_io);
+    let wanted: Vec<KernelSymbol> = paths.chain([SPLIT_END_IO]).chain(page_completions::wanted()).collect();
+    let symbols = Symbols::read(&wanted);
+    let address = |function: KernelSymbol| symbols.only(function).unwrap_or(0);
     let mut steps = [PointerStep::default(); POINTER_STEPS_MAX];
     for (step, path) in steps.iter_mut().zip(&types.paths) {
         *step = PointerStep { end_io: address(path.end_io), ..path.step };
@@ -432,6 +434,8 @@ fn kernel_settings(settings: Settings, types: &KernelTypes) -> Settings {
         bio_chain_endio: address(SPLIT_END_IO),
         stacked: steps.iter().any(|step| step.to == STEP_TO_BIO && step.end_io != 0).into(),
         pointer_steps: steps,
+        page_completions: page_completions::resolve(&symbols),
+        btrfs_direct_end_io: address(BTRFS_DIRECT),
         ..settings
     }
 }

@@ -214,6 +214,7 @@ impl EventLoop {
         let kernel = self.tracer.counters.read()?;
         let mut stats = reconcile(&kernel, &self.rings.recorded, self.recursion_misses);
         self.watcher.iter().for_each(|watcher| watcher.stats.fill(&mut stats));
+        self.rings.page_origins.fill(&mut stats);
         if let (Some(handle), Some(requests)) = (&self.tracer.nbd_handle, &self.rings.nbd) {
             handle.set(requests.stats(&kernel));
         }
@@ -309,7 +310,7 @@ fn blocks_in_flight(stats: &SourceStats) -> u64 {
 
 /// Returns whether fired = recorded + dropped for every kind of record.
 fn balanced(stats: &SourceStats) -> bool {
-    [stats.calls, stats.bios, stats.requests, stats.commits, stats.names]
+    [stats.calls, stats.bios, stats.requests, stats.commits, stats.names, stats.page_origins]
         .iter()
         .all(blkkin_wire::batch::RecordStats::balances)
 }

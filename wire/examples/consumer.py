@@ -179,6 +179,38 @@ def events(batch):
                 event["thread_keys"] = [batch.strings[key] for key in p.thread_key]
             yield p.before, event
 
+    def page_origins(o=batch.page_origin_events):
+        bio, root, span = (ids(column, batch) for column in (o.bio, o.root, o.writer_span))
+        time, dirtied, high = sums(o.time), sums(o.dirtied), sums(o.trace_high)
+        column = {field.name: iter(getattr(o, field.name)) for field in o.DESCRIPTOR.fields
+                  if field.name not in ("bio", "root", "writer_span")}
+        take = lambda name, there=True: next(column[name]) if there else None
+        end = 0
+
+        def writer(size):
+            flags = take("writer_flags")
+            own = None if flags & 16 else next(span)
+            trace = None
+            if not flags & 64:
+                upper = next(high)
+                trace = f"{upper:016x}" + (f"{take('trace_low'):016x}" if flags & 32 else own)
+            carried = take("writer_bytes") if flags & 128 else size
+            return {"span": own, "trace": trace, "task": tasks[take("writer_task")], "dirtied": next(dirtied), "bytes": carried,
+                    "evidence": ("ended before", "under way", "mapped store", "during transfer")[flags & 15]}
+
+        for flags in o.flags:
+            of, size = next(bio), take("bytes")
+            offset = end + take("offset") & MASK
+            end = offset + size & MASK
+            yield {"time": next(time), "kind": "page origin", "bio": of, "root": of if flags >> 11 & 1 else next(root),
+                   "content": ("file", "device", "metadata", "log", "swap")[flags & 15],
+                   "file": file(take("file")) if flags >> 12 & 1 else None, "offset": offset, "bytes": size,
+                   "reason": (None, "background", "memory pressure", "sync", "periodic", "free space", "foreign cgroup",
+                              "other")[flags >> 4 & 15],
+                   "bytes_unattributed": take("bytes_unattributed", flags >> 13 & 1) or 0,
+                   "unattributed": (None, "not recorded", "evicted", "not consecutive")[flags >> 8 & 7],
+                   "writers": [writer(size) for _ in range(take("writers"))]}
+
     bios, requests = bios(), requests()
     of = {pb.KIND_SYSCALL: syscalls(), pb.KIND_BIO: bios, pb.KIND_REQUEST: requests, pb.KIND_COMMIT: commits(),
           pb.KIND_TASK: task_events(), pb.KIND_FILE: paths(), pb.KIND_DEVICE: disks(),
@@ -190,6 +222,8 @@ def events(batch):
         for event in [next(bios), next(requests)] if kind == pb.KIND_PAIR else [next(of[kind])]:
             yield {"time": time, **event}
     yield from (event for _, event in rows)
+    # An origin belongs to its bio, wherever in the stream it is.
+    yield from page_origins()
 
 
 def fragments(batch):

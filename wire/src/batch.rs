@@ -87,6 +87,14 @@ pub struct SourceStats {
     pub attributes_cut: u64,
     /// System calls whose thread attributes could be read neither at entry nor at return.
     pub attributes_unread: u64,
+    /// Origins of bios' pages.
+    pub page_origins: RecordStats,
+    /// Writes of dirty data that the tracer forgot for lack of room. Bios that carry that data have
+    /// no writer for it.
+    pub dirty_writes_evicted: u64,
+    /// Bytes that recorded operations wrote and that were not written back yet: a gauge, not a
+    /// total. Overwritten bytes count once for each write.
+    pub dirty_bytes: u64,
 }
 
 /// Record counters of one kind: fired = recorded + dropped. The record of a pair counts as a bio
@@ -111,7 +119,7 @@ impl RecordStats {
 impl SourceStats {
     /// Returns the number of records and events that are known to be lost.
     pub fn lost(&self) -> u64 {
-        [self.calls, self.bios, self.requests, self.commits, self.names]
+        [self.calls, self.bios, self.requests, self.commits, self.names, self.page_origins]
             .iter()
             .map(|a| a.dropped)
             .sum::<u64>()
@@ -124,6 +132,7 @@ impl SourceStats {
             + self.flush_overflow
             + self.calls_compat
             + self.paths_failed
+            + self.dirty_writes_evicted
     }
 }
 

@@ -17,8 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::daemon_span::DaemonSpanEvent;
+pub use crate::ids::TaskRef;
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid};
 pub use crate::op::BlockOp;
+use crate::page_origin::PageOriginEvent;
 use crate::process_context::ProcessContextEvent;
 use crate::remote_link::RpcEndpointEvent;
 use crate::syscalls::SyscallId;
@@ -49,6 +51,8 @@ pub enum LayerEvent {
     DaemonSpan(Box<DaemonSpanEvent>),
     /// A process published, changed or withdrew its process context.
     ProcessContext(Box<ProcessContextEvent>),
+    /// A bio carries pages of a page cache.
+    PageOrigin(Box<PageOriginEvent>),
 }
 
 impl LayerEvent {
@@ -66,17 +70,9 @@ impl LayerEvent {
             LayerEvent::RpcEndpoint(e) => e.end,
             LayerEvent::DaemonSpan(e) => e.end,
             LayerEvent::ProcessContext(e) => e.time,
+            LayerEvent::PageOrigin(e) => e.time,
         }
     }
-}
-
-/// A task at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct TaskRef {
-    /// Task.
-    pub id: TaskId,
-    /// Number of the [`TaskEvent`] in force at that moment.
-    pub version: u16,
 }
 
 /// Outcome of a system call.
@@ -156,6 +152,9 @@ pub struct SyscallEvent {
     /// Thread attributes; none if the thread published none. Shared: calls of one span have equal
     /// attributes.
     pub attributes: Option<Arc<ThreadAttributes>>,
+    /// True if the call may write pages of its file's page cache: a write to a file that is not
+    /// open for direct I/O.
+    pub writes_page_cache: bool,
 }
 
 impl SyscallEvent {
@@ -181,6 +180,7 @@ impl SyscallEvent {
             sync_tid: None,
             context: None,
             attributes: None,
+            writes_page_cache: false,
         }
     }
 }
@@ -276,6 +276,8 @@ pub struct BioEvent {
     pub first: bool,
     /// True if more than one request carried it.
     pub split: bool,
+    /// True if a [`PageOriginEvent`] describes its pages.
+    pub has_page_origin: bool,
     /// Submission.
     pub queue: MonotonicNs,
     /// Completion.
@@ -366,6 +368,7 @@ impl PairEvent {
             request: Some(request),
             first: true,
             split: false,
+            has_page_origin: false,
             queue,
             end,
             device,

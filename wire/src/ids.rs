@@ -41,6 +41,15 @@ id! {
     Sector(u64),
 }
 
+/// A task at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TaskRef {
+    /// Task.
+    pub id: TaskId,
+    /// Number of the [`TaskEvent`](crate::event::TaskEvent) in force at that moment.
+    pub version: u16,
+}
+
 impl fmt::Display for SpanId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)

@@ -4,7 +4,8 @@
 //! defines the events of one layer ([`event::LayerEvent`], produced by `tracer` and `ust-bridge`).
 //! [`batch`] carries events with their source and loss counters. [`daemon_span`],
 //! [`process_context`] and [`thread_attributes`] hold what applications publish: daemon spans,
-//! process attributes and thread attributes. [`crash_report`] reports the losses of a crashed
+//! process attributes and thread attributes. [`page_origin`] names the file and the writers of a
+//! bio's pages. [`crash_report`] reports the losses of a crashed
 //! tracer. [`span`] is the exported span. [`fragment`] carries spans by trace, and [`remote_link`]
 //! links requests between two nodes. [`stage`] is the interface between a stage and what runs it.
 //! [`syscalls`] is the system call table that events and reports refer to. [`v1`] encodes topic
@@ -26,6 +27,7 @@ pub mod fragment;
 pub mod ids;
 pub mod in_flight;
 pub mod op;
+pub mod page_origin;
 pub mod partition;
 pub mod process_context;
 pub mod remote_link;

@@ -51,7 +51,7 @@ fn consume(schema: &Path, arguments: &[&str], record: &[u8]) -> Output {
 
 /// Golden records and their content as JSON lines, written by hand. `src/v1/tests/golden.rs` and
 /// `src/v1/fragments/tests.rs` have the same in Rust.
-const GOLDEN: [(&str, &[&str]); 10] = [
+const GOLDEN: [(&str, &[&str]); 11] = [
     ("v1", &[]),
     ("process-v1", &[]),
     ("attributes-v1", &[]),
@@ -59,6 +59,7 @@ const GOLDEN: [(&str, &[&str]); 10] = [
     ("rpc-endpoint-v1", &[]),
     ("daemon-span-v1", &[]),
     ("context-v1", &[]),
+    ("page-origin-v1", &[]),
     ("context-daemon-span-v1", &[]),
     ("fragments-v1", &["--fragments"]),
     ("links-v1", &["--fragments"]),

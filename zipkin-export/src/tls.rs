@@ -176,7 +176,9 @@ mod tests {
     fn a_connection_that_a_server_closed_may_lack_a_certificate() {
         let url = |text: &str| ServerUrl::parse(text, "/").expect("a URL");
         let (tls, plain) = (url("https://localhost:1"), url("http://localhost:1"));
-        for why in ["stream closed because of a broken pipe", "Broken pipe (os error 32)", "connection closed"] {
+        for why in
+            ["stream closed because of a broken pipe", "Broken pipe (os error 32)", "connection closed"]
+        {
             assert!(remedy(&tls, why).is_some_and(|text| text.contains("--tls-certificate")), "{why}");
             assert_eq!(remedy(&plain, why), None);
         }

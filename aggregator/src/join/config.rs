@@ -24,13 +24,26 @@ pub struct JoinConfig {
     /// Maximum number of file names, the most recently used ones. One process may have this many
     /// files open under a common limit (`LimitNOFILE=65536`). They take 16 MiB.
     pub files_max: usize,
-    /// Maximum number of task names. Those of ended tasks are retained for `quiet_after`. A node's
-    /// usual limit is 32,768 pids (kernel.pid_max) at a time.
+    /// Maximum number of task names. Those of ended tasks are retained for a time, while there is room
+    /// ([`JoinConfig::name_retention`]). A node's usual limit is 32,768 pids (kernel.pid_max) at a
+    /// time.
     pub tasks_max: usize,
     /// Maximum number of events that wait for the watermark. A tracer that drains its rings every
     /// few milliseconds at 500,000 events/s is some thousands ahead; this is half a second of them.
     /// Beyond it events are processed without waiting, and are counted.
     pub window_max: usize,
+}
+
+/// Time in which data that a task wrote is written back: dirty_expire_centisecs (30 s) and
+/// dirty_writeback_centisecs (5 s) have passed, and a slow device has had a minute.
+const WRITEBACK: DurationNs = DurationNs(120_000_000_000);
+
+impl JoinConfig {
+    /// Returns the time for which the names of an ended task are retained: events that are under way
+    /// refer to it, and the origins of the data that it wrote.
+    pub fn name_retention(&self) -> DurationNs {
+        self.quiet_after.max(WRITEBACK)
+    }
 }
 
 impl Default for JoinConfig {

@@ -114,6 +114,11 @@
 //! (io_submit, io_uring_enter) returns before its bios end, and its trace stays open until then. A
 //! call without bios is complete at once and touches no table.
 //!
+//! A bio with pages of a page cache announces a *page origin* ([`BioEvent::has_page_origin`]). The
+//! trace stays open until as many origins have arrived as its bios announced. An origin names its
+//! bio and its root, so it can precede its bio, or follow it by the duration of a write call. Its
+//! writers are links of the bio ("caused by") and never its parent ("submitted by").
+//!
 //! A trace that does not become complete is closed in *event time*, [`JoinConfig::quiet_after`] its
 //! last event, or when too many are open, and lists its missing parts ([`Incomplete`]). Parts that
 //! arrive later make a trace of the same id ([`FragmentKind::Late`]), so a consumer that groups by
@@ -126,6 +131,7 @@
 //! [`WaitLink`]: crate::trace::WaitLink
 //! [`MergeLink`]: crate::trace::MergeLink
 //! [`TraceContext`]: blkkin_wire::event::TraceContext
+//! [`BioEvent::has_page_origin`]: blkkin_wire::event::BioEvent::has_page_origin
 //! [`TaskId`]: blkkin_wire::ids::TaskId
 //! [`FileEvent`]: blkkin_wire::event::FileEvent
 //! [`SyscallOutcome::NoExit`]: blkkin_wire::event::SyscallOutcome::NoExit

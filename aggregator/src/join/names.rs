@@ -23,6 +23,7 @@ use std::sync::Arc;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{DeviceEvent, FileEvent, OpenFile, SyscallEvent, TaskChange, TaskEvent, TaskRef};
 use blkkin_wire::ids::{FileId, Pid, TaskId};
+use blkkin_wire::page_origin::PageOriginEvent;
 use blkkin_wire::process_context::ProcessContextEvent;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,7 @@ use super::generational_cache::GenerationalCache;
 use super::snapshot::by_key;
 use crate::trace::id_map::{Folded, IdMap};
 use crate::trace::interned_file::InternedFile;
+use crate::trace::page_origins::{OriginNames, WriterName};
 use crate::trace::{DeviceNames, Names};
 
 /// Maximum number of process contexts, of up to 15 KiB each: as many as a tracer reads at a time
@@ -94,7 +96,7 @@ impl NameTable {
 
     /// Sets the limits. They are not part of a snapshot.
     pub(super) fn set_limits(&mut self, config: &JoinConfig) {
-        (self.retention, self.tasks_max) = (config.quiet_after, config.tasks_max);
+        (self.retention, self.tasks_max) = (config.name_retention(), config.tasks_max);
         self.files.set_max(config.files_max);
         self.processes.set_max(PROCESSES_MAX);
     }
@@ -168,6 +170,22 @@ impl NameTable {
             file: None,
             second_file: None,
             devices: self.devices.clone(),
+        }
+    }
+
+    /// Adds the names of an origin's file and writers.
+    pub(super) fn of_page_origin(&mut self, origin: &PageOriginEvent, names: &mut OriginNames) {
+        if let Some(file) = origin.file
+            && let Some(named) = self.files.get(&file)
+        {
+            names.files.insert(file, Arc::clone(named));
+        }
+        for writer in &origin.writers {
+            if names.writers.contains_key(&writer.task) {
+                continue;
+            }
+            let Names { task, exe, .. } = self.of_task(writer.task);
+            names.writers.extend(task.map(|task| (writer.task, WriterName { task, exe })));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Traces that are not complete, by root and by the time of their last event.
 //!
-//! *In*: bios, requests, roots and links of a trace. *Out*: completeness, and the trace that was
+//! *In*: bios, requests, page origins, roots and links of a trace. *Out*: completeness, and the trace that was
 //! inactive for longest.
 //!
 //! The table is a slab, a map from root to slot, and a list through the slots, ordered from the
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::event::{BioEvent, RequestEvent};
 use blkkin_wire::ids::{Source, SpanId};
+use blkkin_wire::page_origin::PageOriginEvent;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::commits::CommitKey;
@@ -29,6 +30,8 @@ pub(super) struct OpenTrace {
     counted: u32,
     /// Requests that the trace's bios name as their children and that have not arrived.
     awaited_requests: Vec<SpanId>,
+    /// Bios that announce a page origin.
+    announced_origins: u32,
     /// Commit for which the call waits and whose primary is not decided.
     pub(super) awaited_commit: Option<CommitKey>,
     /// Parts that were emitted before under this trace id.
@@ -50,6 +53,7 @@ impl OpenTrace {
             trace,
             counted: 0,
             awaited_requests: Vec::new(),
+            announced_origins: 0,
             awaited_commit: None,
             closed: ClosedTrace::default(),
         }
@@ -58,7 +62,7 @@ impl OpenTrace {
     /// Resets the slot for a new trace.
     fn begin(&mut self, source: Source, anchor: ClockAnchor, root: SpanId) {
         self.trace.reset(source, anchor, root);
-        self.counted = 0;
+        (self.counted, self.announced_origins) = (0, 0);
         self.awaited_requests.clear();
         (self.awaited_commit, self.closed) = (None, ClosedTrace::default());
     }
@@ -68,6 +72,7 @@ impl OpenTrace {
         self.trace.waited_for.clear();
         if self.trace.bios.capacity().max(self.trace.requests.capacity()) > POOLED_PARTS_MAX {
             (self.trace.bios, self.trace.requests) = (Vec::new(), Vec::new());
+            self.trace.page_origins = Vec::new();
         }
     }
 
@@ -95,6 +100,7 @@ impl OpenTrace {
 
     fn push_bio(&mut self, bio: BioEvent) {
         self.counted += u32::from(self.trace.queued_by_root(&bio));
+        self.announced_origins += u32::from(bio.has_page_origin);
         push(&mut self.trace.bios, bio);
     }
 
@@ -106,12 +112,17 @@ impl OpenTrace {
         push(&mut self.trace.requests, request);
     }
 
+    pub(super) fn add_page_origin(&mut self, origin: PageOriginEvent) {
+        push(&mut self.trace.page_origins, origin);
+    }
+
     /// Returns whether no further event is expected.
     pub(super) fn is_complete(&self) -> bool {
         // The root was emitted before: every further part is late, and their number is unknown.
         let late = self.closed.root;
         late || (self.bios_missing() == Some(0)
             && self.awaited_requests.is_empty()
+            && self.page_origins_missing() == 0
             && self.awaited_commit.is_none())
     }
 
@@ -125,6 +136,7 @@ impl OpenTrace {
             bios: self.bios_missing().unwrap_or(0),
             requests: self.awaited_requests.len() as u32,
             commits: self.awaited_commit.is_some().into(),
+            page_origins: self.page_origins_missing(),
         }
     }
 
@@ -132,6 +144,10 @@ impl OpenTrace {
     pub(super) fn emitted(&self) -> ClosedTrace {
         let root = self.closed.root || !matches!(self.trace.root, Root::Missing);
         ClosedTrace { bios: self.closed.bios + self.counted, root }
+    }
+
+    fn page_origins_missing(&self) -> u32 {
+        self.announced_origins.saturating_sub(self.trace.page_origins.len() as u32)
     }
 
     fn bios_missing(&self) -> Option<u32> {

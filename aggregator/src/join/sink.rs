@@ -2,7 +2,8 @@
 //!
 //! *In*: finished traces. *Out*: the same traces, with their parts in order, and counted.
 //!
-//! *Invariant*: every trace that leaves the join passes here once. A sink gets the trace by
+//! *Invariant*: every trace that leaves the join passes here once. Page origins whose bio never
+//! arrived, or was emitted without them, are counted and dropped: they describe no part of a trace. A sink gets the trace by
 //! reference: most sinks read it once, and the next trace reuses its allocations.
 //!
 //! *Rejected*: traces by value. Each would cost a move through a list and two allocations, for its
@@ -40,6 +41,8 @@ impl StatsSink<'_> {
     pub(super) fn emit(&mut self, trace: &mut Trace) {
         trace.sort_parts();
         self.stats.settle(trace);
-        self.out.receive(trace);
+        if !trace.has_only_page_origins() {
+            self.out.receive(trace);
+        }
     }
 }

@@ -20,6 +20,8 @@ pub struct JoinStats {
     pub rpc_endpoints: EventStats,
     /// Daemon spans.
     pub daemon_spans: EventStats,
+    /// Origins of bios' pages.
+    pub page_origins: EventStats,
     /// Name events received.
     pub names: u64,
     /// Traces emitted complete.
@@ -105,8 +107,16 @@ impl JoinStats {
         self.all().iter().map(|event_stats| event_stats.pending).sum()
     }
 
-    fn all(&self) -> [EventStats; 6] {
-        [self.calls, self.bios, self.requests, self.commits, self.rpc_endpoints, self.daemon_spans]
+    fn all(&self) -> [EventStats; 7] {
+        [
+            self.calls,
+            self.bios,
+            self.requests,
+            self.commits,
+            self.rpc_endpoints,
+            self.daemon_spans,
+            self.page_origins,
+        ]
     }
 
     pub(super) fn receive(&mut self, event: &LayerEvent) {
@@ -121,6 +131,7 @@ impl JoinStats {
             LayerEvent::Commit(_) => self.commits.receive(),
             LayerEvent::RpcEndpoint(_) => self.rpc_endpoints.receive(),
             LayerEvent::DaemonSpan(_) => self.daemon_spans.receive(),
+            LayerEvent::PageOrigin(_) => self.page_origins.receive(),
             LayerEvent::Task(_)
             | LayerEvent::File(_)
             | LayerEvent::Device(_)
@@ -144,6 +155,12 @@ impl JoinStats {
         self.requests.settle(trace.requests.len(), outcome);
         if !trace.rpc_endpoints.is_empty() {
             self.rpc_endpoints.settle(trace.rpc_endpoints.len(), outcome);
+        }
+        if !trace.page_origins.is_empty() {
+            self.page_origins.settle(trace.page_origins.len(), outcome);
+        }
+        if trace.has_only_page_origins() {
+            return;
         }
         if trace.incomplete.is_empty() {
             self.traces_complete += 1;

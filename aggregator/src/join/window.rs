@@ -11,6 +11,9 @@
 //! *Kinds at one time*: names, RPC endpoints, requests (also pairs of a bio and a request), bios,
 //! commits, calls. An event comes before those that may refer to it.
 //!
+//! *A page origin* has the time at which its bio was queued, and may arrive after the watermark has
+//! passed that time. It leaves with the batch in which it arrives, and the join accepts it then.
+//!
 //! *Rejected*: a join in order of arrival with look-ups from both sides. It would save the delay up
 //! to the watermark (milliseconds), but each pair of kinds would have two orders to be correct in.
 
@@ -114,6 +117,7 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
         LayerEvent::Commit(e) => (7, e.span.0),
         LayerEvent::Syscall(e) => (8, e.span.0),
         LayerEvent::DaemonSpan(e) => (9, e.span.0),
+        LayerEvent::PageOrigin(e) => (10, e.bio.0),
     }
 }
 

@@ -7,12 +7,13 @@ use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter
 use blkkin_wire::ids::{DeviceId, Sector, SpanId, TraceId};
 use blkkin_wire::span::{Span, SpanKind, SpanLink};
 
-use super::names;
 use super::placement::{SpanHeader, SpanPlacement};
 use super::process_tags::process_tags;
 use super::tags::Tags;
+use super::{names, page_origin};
 use crate::latency::phases;
 use crate::trace::id_map::SpanMap;
+use crate::trace::page_origins::OriginIndex;
 use crate::trace::{Root, Trace};
 
 /// Adds the spans of a trace's bios and requests.
@@ -26,17 +27,18 @@ pub(super) fn add(placement: &SpanPlacement<'_>, spans: &mut Vec<Span>) {
 }
 
 /// Index of the trace's bios and requests by span. A large `sync` has tens of thousands.
-struct BlockIndex {
+struct BlockIndex<'a> {
     bios: SpanMap<()>,
     /// Parts with lower bios: requests, and bios of devices without requests.
     upper: SpanMap<()>,
     /// Requests by the trace that shows them: this one, or the one whose request a bio of this
     /// trace was merged into.
     requests: SpanMap<TraceId>,
+    origins: OriginIndex<'a>,
 }
 
-impl BlockIndex {
-    fn of(placement: &SpanPlacement<'_>) -> Self {
+impl<'a> BlockIndex<'a> {
+    fn of(placement: &SpanPlacement<'a>) -> Self {
         let Trace { bios, requests, merged_into, .. } = placement.trace;
         let merged = merged_into.iter().filter_map(|link| Some((link.request.span, link.trace?)));
         let lower_bios = bios.iter().filter_map(|bio| match bio.submitter {
@@ -47,11 +49,12 @@ impl BlockIndex {
             bios: bios.iter().map(|bio| (bio.span, ())).collect(),
             upper: lower_bios.collect(),
             requests: merged.chain(requests.iter().map(|request| (request.span, placement.id))).collect(),
+            origins: OriginIndex::of(placement.trace),
         }
     }
 }
 
-fn bio_span(placement: &SpanPlacement<'_>, index: &BlockIndex, bio: &BioEvent) -> Span {
+fn bio_span(placement: &SpanPlacement<'_>, index: &BlockIndex<'_>, bio: &BioEvent) -> Span {
     let (parent, evidence) = match bio.submitter {
         Submitter::Kernel => (None, None),
         Submitter::Span(span) if span == placement.trace.root_span => {
@@ -61,10 +64,12 @@ fn bio_span(placement: &SpanPlacement<'_>, index: &BlockIndex, bio: &BioEvent) -
     };
     let below_root = parent == Some(placement.trace.root_span);
     let (service, kind) = side(placement, index, bio);
+    let origin = index.origins.of_bio(bio);
+    let kernel_name = page_origin::kernel_bio_name(bio, origin);
     let mut span = placement.span(SpanHeader {
         id: bio.span,
         parent: if below_root { Some(placement.bio_parent) } else { parent },
-        name: bio_name(bio.op.name_for(bio.bytes)),
+        name: kernel_name.map_or_else(|| bio_name(bio.op.name_for(bio.bytes)), Cow::Borrowed),
         service,
         kind,
         start: bio.queue,
@@ -87,6 +92,10 @@ fn bio_span(placement: &SpanPlacement<'_>, index: &BlockIndex, bio: &BioEvent) -
         tags.text("blkkin.split", "more than one request carried it");
     }
     span.links = merge_links(index, bio, &mut tags);
+    if let Some(origin) = origin {
+        page_origin::tags(origin, &placement.trace.origin_names, &mut tags);
+        span.links.extend(page_origin::links(origin));
+    }
     tags.times(bio.queue, bio.end);
     span.error = status_tags(bio.status, &mut tags);
     span.tags = tags.0;
@@ -94,25 +103,26 @@ fn bio_span(placement: &SpanPlacement<'_>, index: &BlockIndex, bio: &BioEvent) -
 }
 
 /// Returns the service and the kind of a bio's span. See [`super`].
-fn side(placement: &SpanPlacement<'_>, index: &BlockIndex, bio: &BioEvent) -> (Arc<str>, SpanKind) {
+fn side(placement: &SpanPlacement<'_>, index: &BlockIndex<'_>, bio: &BioEvent) -> (Arc<str>, SpanKind) {
     if is_served_by_device(index, bio) {
         return (names::device(&placement.trace.names.devices, bio.device), SpanKind::Server);
     }
+    let write_back = page_origin::is_write_back(bio, index.origins.of_bio(bio));
     (
-        names::BLOCK.clone(),
+        if write_back { names::WRITE_BACK.clone() } else { names::BLOCK.clone() },
         if placement.trace.queued_by_root(bio) { SpanKind::Server } else { SpanKind::Local },
     )
 }
 
 /// Returns whether the device processed the bio itself, as device-mapper, md and zram do. On other
 /// devices too a bio ends without a request if it is refused or has nothing to flush.
-fn is_served_by_device(index: &BlockIndex, bio: &BioEvent) -> bool {
+fn is_served_by_device(index: &BlockIndex<'_>, bio: &BioEvent) -> bool {
     let served = bio.status.is_ok() && bio.bytes > 0;
     bio.request.is_none() && (served || index.upper.contains_key(&bio.span))
 }
 
 /// Returns the evidence of a lower bio's parent.
-fn lower_evidence(index: &BlockIndex, upper: SpanId) -> &'static str {
+fn lower_evidence(index: &BlockIndex<'_>, upper: SpanId) -> &'static str {
     match index.bios.contains_key(&upper) {
         true => "exact: the driver's own pointer from this bio to that one",
         false => "exact: it serves the kiocb that lies in the loop device's request",
@@ -128,7 +138,7 @@ fn submitted_evidence(trace: &Trace) -> &'static str {
 }
 
 /// Returns the link to the request that a bio was merged into, and tags a request that is missing.
-fn merge_links(index: &BlockIndex, bio: &BioEvent, tags: &mut Tags) -> Vec<SpanLink> {
+fn merge_links(index: &BlockIndex<'_>, bio: &BioEvent, tags: &mut Tags) -> Vec<SpanLink> {
     let Some(request) = bio.request else {
         tags.text("blkkin.request", "none was made for it");
         return Vec::new();
@@ -149,7 +159,7 @@ fn merge_links(index: &BlockIndex, bio: &BioEvent, tags: &mut Tags) -> Vec<SpanL
     Vec::new()
 }
 
-fn request_span(placement: &SpanPlacement<'_>, index: &BlockIndex, request: &RequestEvent) -> Span {
+fn request_span(placement: &SpanPlacement<'_>, index: &BlockIndex<'_>, request: &RequestEvent) -> Span {
     let sent_by_root = placement.trace.sent_by_root(request);
     let mut span = placement.span(SpanHeader {
         id: request.span,

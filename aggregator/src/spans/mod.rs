@@ -20,6 +20,7 @@
 //! | bio | `block` | `bio write` | server | the bio's |
 //! | bio of a device without requests | that device | `bio write` | server | the bio's |
 //! | lower bio of a stacked device | `block` | `bio write` | local | the bio's |
+//! | bio of the kernel's worker that writes dirty pages | `write-back` | `write back file` | server | the bio's |
 //! | request | the disk | `request write` | server | the request's |
 //!
 //! *Stacked devices*: each device is a service, and the upper one calls the lower one: ext4 → block
@@ -45,6 +46,12 @@
 //! trace, where a reader finds both. It is not among the spans that are created here, and the call
 //! is not a root of that trace.
 //!
+//! # Write-back
+//!
+//! The worker submits the bio, and it is the trace's root: no call asked for it at that time.
+//! The calls that wrote its data are span links (`written_by`), each with its evidence. A bio that an
+//! fsync submits is a child of that call, and links to the writers as well.
+//!
 //! # A commit is shown once
 //!
 //! A span belongs to one trace. A commit for which calls waited is exported in the trace of its
@@ -62,6 +69,9 @@ mod commit;
 mod daemon_span;
 mod error;
 mod names;
+mod page_origin;
+#[cfg(test)]
+mod page_origin_tests;
 mod placement;
 mod process_tags;
 mod tags;

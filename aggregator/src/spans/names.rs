@@ -13,6 +13,8 @@ use crate::trace::{DeviceNames, Names, Trace};
 
 /// The block layer as a service.
 pub(super) static BLOCK: LazyLock<Arc<str>> = LazyLock::new(|| "block".into());
+/// The kernel's writing of dirty pages as a service.
+pub(super) static WRITE_BACK: LazyLock<Arc<str>> = LazyLock::new(|| "write-back".into());
 /// The kernel as a client.
 static KERNEL: LazyLock<Arc<str>> = LazyLock::new(|| "kernel".into());
 /// A program without a known name.

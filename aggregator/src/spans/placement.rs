@@ -75,5 +75,6 @@ impl<'a> SpanPlacement<'a> {
         tags.count("blkkin.missing.bios", trace.incomplete.bios);
         tags.count("blkkin.missing.requests", trace.incomplete.requests);
         tags.count("blkkin.missing.commits", trace.incomplete.commits);
+        tags.count("blkkin.missing.page_origins", trace.incomplete.page_origins);
     }
 }

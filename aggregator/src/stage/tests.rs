@@ -259,10 +259,10 @@ fn another_configuration_is_another_incarnation_and_another_version_is_refused()
         JoinStage::restore(&saved[..saved.len() - 1], config(1, 10), Incarnation(2)),
         Err(SnapshotError::Corrupt(_))
     ));
-    saved[4] = 9;
+    saved[4] = 99;
     assert_eq!(
         JoinStage::restore(&saved, config(1, 10), Incarnation(2)).err(),
-        Some(SnapshotError::Version(9))
+        Some(SnapshotError::Version(99))
     );
     assert_eq!(
         JoinStage::restore(b"bk", config(1, 10), Incarnation(2)).err(),

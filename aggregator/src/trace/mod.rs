@@ -11,6 +11,7 @@
 
 pub(crate) mod id_map;
 pub mod interned_file;
+pub mod page_origins;
 pub mod stacked;
 pub mod thread_attributes;
 
@@ -24,11 +25,13 @@ use blkkin_wire::event::{
 };
 pub use blkkin_wire::fragment::FragmentKind;
 use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
+use blkkin_wire::page_origin::PageOriginEvent;
 use blkkin_wire::process_context::ProcessContextEvent;
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcSide};
 use serde::{Deserialize, Serialize};
 
 use self::interned_file::InternedFile;
+use self::page_origins::OriginNames;
 
 /// Root of a trace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -85,6 +88,8 @@ pub struct Incomplete {
     /// Number of commits for which the root call waited and whose trace could not be awaited
     /// because too many traces were open.
     pub commits: u32,
+    /// Number of origins of pages that bios of this trace announce and that did not arrive.
+    pub page_origins: u32,
 }
 
 impl Incomplete {
@@ -168,8 +173,12 @@ pub struct Trace {
     pub shown_in: Option<ShownIn>,
     /// RPC endpoints of its spans, toward other nodes.
     pub rpc_endpoints: Vec<RpcEndpointEvent>,
+    /// Origins of the pages of its bios, by queue time, then bio.
+    pub page_origins: Vec<PageOriginEvent>,
     /// Names.
     pub names: Names,
+    /// Names of the page origins.
+    pub origin_names: OriginNames,
     /// Parts that are known to be missing.
     pub incomplete: Incomplete,
     /// Kind of the fragment: `Late` if an earlier one was emitted.
@@ -191,7 +200,9 @@ impl Trace {
             waited_for: Vec::new(),
             shown_in: None,
             rpc_endpoints: Vec::new(),
+            page_origins: Vec::new(),
             names: Names::default(),
+            origin_names: OriginNames::default(),
             incomplete: Incomplete::default(),
             kind: FragmentKind::First,
         }
@@ -207,6 +218,10 @@ impl Trace {
         self.waited_for.clear();
         self.shown_in = None;
         self.rpc_endpoints.clear();
+        if !self.page_origins.is_empty() {
+            self.page_origins.clear();
+            self.origin_names.clear();
+        }
         // The device names stay. They rarely change, and are set again before the trace is emitted.
         let Names { task, exe, process, file, second_file, devices: _ } = &mut self.names;
         (*task, *exe, *process, *file, *second_file) = (None, None, None, None, None);
@@ -239,7 +254,7 @@ impl Trace {
             .is_some_and(|context| context.source == ContextSource::ThreadContext && context.is_sampled())
     }
 
-    /// Sorts bios and requests.
+    /// Sorts bios, requests and page origins.
     pub(crate) fn sort_parts(&mut self) {
         if self.bios.len() > 1 {
             self.bios.sort_unstable_by_key(|bio| (bio.queue, bio.span));
@@ -247,6 +262,18 @@ impl Trace {
         if self.requests.len() > 1 {
             self.requests.sort_unstable_by_key(|request| (request.start, request.span));
         }
+        if self.page_origins.len() > 1 {
+            self.page_origins.sort_unstable_by_key(|origin| (origin.time, origin.bio));
+        }
+    }
+
+    /// Returns whether it consists of origins of bios that are not in it.
+    pub(crate) fn has_only_page_origins(&self) -> bool {
+        matches!(self.root, Root::Missing)
+            && !self.page_origins.is_empty()
+            && self.bios.is_empty()
+            && self.requests.is_empty()
+            && self.rpc_endpoints.is_empty()
     }
 
     /// Returns the begin of the root.

@@ -1,7 +1,7 @@
 //! Filters for complete traces. The kernel side already drops what a system call alone decides;
 //! latency and errors of lower layers are known only here.
 
-use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::{Captured, SyscallOutcome, TaskEvent};
 use blkkin_wire::ids::{CgroupId, Pid, Tid};
@@ -58,10 +58,9 @@ impl PostFilter {
         if !wanted && !sampled {
             return FilterVerdict::Drop;
         }
-        match self.tasks.as_ref().map(|rule| (rule, trace.names.task.as_deref())) {
-            Some((_, None)) => return FilterVerdict::UnknownName,
-            Some((rule, Some(task))) if !rule.matches(task) => return FilterVerdict::Drop,
-            _ => {}
+        match self.tasks.as_ref().map(|rule| rule.evaluate(trace)) {
+            None | Some(FilterVerdict::Keep) => {}
+            Some(verdict) => return verdict,
         }
         if self.paths.is_empty() || paths(trace).any(|path| self.paths.iter().any(|p| p.matches(path))) {
             return FilterVerdict::Keep;
@@ -74,6 +73,18 @@ impl TaskFilter {
     /// Returns `None` for an empty filter.
     pub(crate) fn non_empty(self) -> Option<TaskFilter> {
         (self != TaskFilter::default()).then_some(self)
+    }
+
+    /// Evaluates the task that started the trace. The kernel's worker started write-back, so there
+    /// one of the tasks that wrote the data must match.
+    fn evaluate(&self, trace: &Trace) -> FilterVerdict {
+        let writers = &trace.origin_names.writers;
+        let matches = match (&trace.root, trace.names.task.as_deref()) {
+            (Root::Kernel, _) if !writers.is_empty() => writers.values().any(|name| self.matches(&name.task)),
+            (_, None) => return FilterVerdict::UnknownName,
+            (_, Some(task)) => self.matches(task),
+        };
+        if matches { FilterVerdict::Keep } else { FilterVerdict::Drop }
     }
 
     fn matches(&self, task: &TaskEvent) -> bool {
@@ -95,10 +106,13 @@ fn has_error(trace: &Trace) -> bool {
         || trace.merged_into.iter().any(|carried| !carried.request.status.is_ok())
 }
 
-/// Returns every path of the trace: of its files and its arguments. A relative argument is known
+/// Returns every path of the trace: of its files, of the files that its bios write back, and of its
+/// arguments. A relative argument is known
 /// from some folder on, like a path whose upper part is missing.
 fn paths(trace: &Trace) -> impl Iterator<Item = &str> {
-    let files = [&trace.names.file, &trace.names.second_file].into_iter().flatten().map(|file| &*file.path);
+    let written_back = trace.origin_names.files.values();
+    let files = [&trace.names.file, &trace.names.second_file].into_iter().flatten().chain(written_back);
+    let files = files.map(|file| &*file.path);
     let arguments = trace.call().into_iter().flat_map(|call| call.paths.iter().flatten()).map(|path| &**path);
     files.chain(arguments)
 }

@@ -16,7 +16,7 @@
 //! the exporters. The control channel receives [`ControlEvent::PipelineEnded`], and
 //! [`Pipeline::collect`] does not wait.
 
-mod disk_counts;
+pub(crate) mod disk_counts;
 mod join;
 mod live_processes;
 pub(crate) mod progress_snapshot;
@@ -62,6 +62,8 @@ pub(crate) struct RunPlan {
     pub(crate) sources: EventSources,
     /// With `--nbd`: link NBD client requests to the daemon spans of the same requests.
     pub(crate) nbd: bool,
+    /// The disks' own counts, read before the traced command starts.
+    pub(crate) disk_counts: DiskCounter,
 }
 
 /// The outcome of a pipeline.
@@ -114,7 +116,7 @@ impl Pipeline {
         let (publisher, sources) = std::mem::take(&mut plan.sources).start(publisher)?;
         let (stop, progress_snapshot) = (StopSignal::new(), Arc::new(ProgressSnapshot::default()));
         let servers = plan.sinks.iter().filter_map(SpanSink::server).collect();
-        let disk_counts = DiskCounter::start();
+        let disk_counts = std::mem::take(&mut plan.disk_counts);
         let watched = Arc::clone(&progress_snapshot);
         let join = Builder::new().name("join".into()).spawn(move || {
             // Dropped last, also on a panic: the main thread must learn of the end.

@@ -17,6 +17,10 @@ use crate::privileges::{self, TracingNeeds};
 use crate::run::pipeline::{Pipeline, RunOutcome, RunPlan};
 use crate::run::progress::{ProgressLine, REDRAW_INTERVAL};
 
+/// Maximum age of the progress: a poll of the rings, the age of the counters in a batch, and the
+/// join of the batch.
+const PROGRESS_AGE_MAX: Duration = Duration::from_millis(500);
+
 /// The next step of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -81,6 +85,23 @@ impl RunLoop {
     /// Takes over the terminal after CMD has exited.
     pub(crate) fn command_exited(&mut self) {
         self.progress.command_exited();
+    }
+
+    /// Traces on until everything that recorded calls wrote is on the disks, for up to `longest`, or
+    /// until the user asks to exit.
+    pub(crate) fn await_writeback(&mut self, longest: Duration) {
+        let start = Instant::now();
+        let deadline = start.checked_add(longest);
+        loop {
+            match self.wait(deadline, Some("waiting for write-back")) {
+                Step::PipelineEnded | Step::DeadlineReached | Step::ExitNow => return,
+                Step::Signal(signal) if !signal.is_child() => return,
+                Step::Signal(_) | Step::Tick => {}
+            }
+            if start.elapsed() > PROGRESS_AGE_MAX && self.pipeline.progress().dirty_bytes == 0 {
+                return;
+            }
+        }
     }
 
     /// Stops tracing and waits until the report and the destinations have every event; `None` when

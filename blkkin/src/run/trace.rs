@@ -16,6 +16,7 @@ use crate::filter::{TraceFilter, context_trust, trace_scope};
 use crate::privileges;
 use crate::run::output::{Output, Stream};
 use crate::run::pipeline::RunPlan;
+use crate::run::pipeline::disk_counts::DiskCounter;
 use crate::run::progress::{ProgressLine, TerminalOwner};
 use crate::run::run_loop::{RunLoop, Step};
 use crate::sources::EventSources;
@@ -65,7 +66,9 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let sources = EventSources::without_metrics(lttng, usdt, scope);
     let (post_filter, detail) = (filter.post, filter.detail);
     let nbd = args.lttng.nbd;
-    Ok((tracer, RunPlan { scope, post_filter, detail, report, sinks, sources, nbd }, output))
+    let disk_counts = DiskCounter::start();
+    let plan = RunPlan { scope, post_filter, detail, report, sinks, sources, nbd, disk_counts };
+    Ok((tracer, plan, output))
 }
 
 fn wait_for_end(session: &mut RunLoop, duration: Option<Duration>) {

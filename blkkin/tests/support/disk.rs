@@ -93,6 +93,20 @@ impl Disk {
         Ok(disk)
     }
 
+    /// Creates a disk with xfs or btrfs, mounted.
+    pub(crate) fn with_file_system(bytes: u64, kind: &str) -> Result<Disk, String> {
+        if kind == "ext4" {
+            return Disk::ext4(bytes);
+        }
+        let mut disk = Disk::raw(bytes)?;
+        capture(tool(&format!("mkfs.{kind}")).args(["-q", "-f"]).arg(&disk.node))?;
+        fs::create_dir(disk.mount_point()).unwrap();
+        capture(tool("mount").args(["-t", kind]).arg(&disk.node).arg(disk.mount_point()))
+            .map_err(|error| format!("no {kind}: {error}"))?;
+        disk.mounted = true;
+        Ok(disk)
+    }
+
     /// Creates a loop device with direct I/O over a file of `bytes` bytes on this disk's file
     /// system. It is removed with the disk.
     pub(crate) fn upper(&self, bytes: u64) -> Result<Upper, String> {

@@ -18,6 +18,7 @@ use blkkin_wire::event::{
 };
 use blkkin_wire::ids::{DeviceId, Pid};
 use blkkin_wire::in_flight::FinalState;
+use blkkin_wire::page_origin::PageOriginEvent;
 use blkkin_wire::process_context::ProcessContextEvent;
 
 use super::gated_process::GatedProcess;
@@ -259,6 +260,13 @@ impl Recording {
     pub(crate) fn commits(&self) -> impl Iterator<Item = &CommitEvent> {
         self.events.iter().filter_map(|event| match event {
             LayerEvent::Commit(commit) => Some(commit),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn page_origins(&self) -> impl Iterator<Item = &PageOriginEvent> {
+        self.events.iter().filter_map(|event| match event {
+            LayerEvent::PageOrigin(origin) => Some(origin.as_ref()),
             _ => None,
         })
     }

@@ -7,7 +7,7 @@
 
 use super::device::{self, device_passes};
 use super::in_flight::{self, BIOS, Bio};
-use super::{single_bio, stacked};
+use super::{pages, single_bio, stacked};
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer};
@@ -18,7 +18,11 @@ use crate::task;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::{ORIGIN_ALL, ORIGIN_TASKS, Program, TASK_ACTIVE};
+use blkkin_probe_abi::settings::{ORIGIN_ALL, ORIGIN_SYSCALLS, ORIGIN_TASKS, Program, TASK_ACTIVE};
+
+/// Operation bits of `bi_opf`, and a write (REQ_OP_WRITE, include/linux/blk_types.h).
+const OP_MASK: u32 = 0xff;
+const OP_WRITE: u32 = 1;
 
 /// Handles submit_bio_noacct_nocheck(bio): the kernel announces a bio once there, and the bio has a
 /// flag from then until it ends.
@@ -37,9 +41,11 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return };
     let state = task::submitter(percpu, Program::BioQueue);
     let (mut span, mut task, mut version, mut active) = (0, 0, 0, false);
+    percpu.pages.reason = 0;
     if let Some(state) = &state {
         (span, task, version) = (state.span, state.task, state.version);
         active = state.flags & TASK_ACTIVE != 0;
+        percpu.pages.reason = state.writeback_reason as u16;
     }
     let address = percpu.address(bio);
     // SAFETY: `bio` is of the kind that R reads.
@@ -47,7 +53,15 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     let origin = setting!(kernel_origin);
     // SAFETY: as above.
     let lower = unsafe { stacked::is_lower_bio::<R>(percpu, bio, span != 0) };
-    let wanted = span != 0 || lower || origin == ORIGIN_ALL || (active && origin == ORIGIN_TASKS);
+    let end_io: Pointer = unsafe { R::read(bio, offset!(bio_end_io)) };
+    let rule = pages::rule(percpu.address(end_io));
+    let kind = if rule != 0 { pages::find_pages(address, rule as u64) } else { 0 };
+    // SAFETY: as above.
+    let writes = unsafe { R::read::<u32>(bio, offset!(bio_opf)) } & OP_MASK == OP_WRITE;
+    // A worker's write-back may carry the pages of a traced task.
+    let written_back = kind != 0 && writes && origin != ORIGIN_SYSCALLS;
+    let wanted =
+        span != 0 || lower || origin == ORIGIN_ALL || written_back || (active && origin == ORIGIN_TASKS);
     if !wanted || !device_passes(dev, disk) {
         // The end of an earlier bio at this address was missed. Its entry must not match the new
         // bio.
@@ -74,7 +88,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     } else {
         (entry.parent, entry.root, entry.flags) = (0, own, BIO_KERNEL_ORIGIN);
     }
-    if lower && task == 0 {
+    if (lower || kind != 0) && task == 0 {
         if let Some(worker) = task::kernel_worker(percpu, Program::BioQueue) {
             (task, version) = (worker.task, worker.version);
         }
@@ -92,6 +106,10 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         entry.bytes = R::read(bio, offset!(bio_size));
         entry.opf = R::read(bio, offset!(bio_opf));
         entry.queue_ns = bpf_ktime_get_ns();
+    }
+    if kind != 0 {
+        let ids = [own, entry.root];
+        entry.flags |= pages::emit(percpu, address, ids, (entry.bytes, writes), entry.queue_ns);
     }
 }
 

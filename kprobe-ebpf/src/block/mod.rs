@@ -9,6 +9,7 @@
 //! - `single_bio`: requests with exactly one bio, the common case of direct I/O
 //! - `legacy_request`: request start on kernels before 6.5
 //! - `flush`, `stacked`: requests served by a flush, and bios of stacked devices
+//! - `pages`: the file whose pages a bio carries
 //! - `bio`, `request`: the hooks
 
 pub mod bio;
@@ -17,6 +18,7 @@ mod flush;
 mod in_flight;
 pub mod legacy_request;
 mod new_request;
+pub mod pages;
 mod passthrough;
 pub mod request;
 mod single_bio;

@@ -9,7 +9,7 @@ use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::helpers::generated::{bpf_get_smp_processor_id, bpf_probe_read_kernel};
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::{COUNTERS, PER_CPU_WORDS};
-use blkkin_probe_abi::record::TaskRecord;
+use blkkin_probe_abi::record::{BioPagesRecord, TaskRecord};
 use blkkin_probe_abi::settings::{PROGRAMS, Program};
 
 /// Slot of one program on one CPU.
@@ -25,6 +25,8 @@ pub struct PerCpuState {
     pub walk: CompletionWalk,
     /// Buffer in which `metadata::emit` builds a task's record.
     pub task: TaskRecord,
+    /// In block_bio_queue's slot, the record of the origin of a bio's pages.
+    pub pages: BioPagesRecord,
 }
 
 /// State of a walk over a request's bios, in memory instead of registers. A bounded loop that

@@ -3,7 +3,8 @@
 
 use crate::runtime::layout::frozen;
 use blkkin_probe_abi::settings::{
-    FILTERS_MAX, POINTER_STEPS_MAX, PointerStep, SYSCALL_NUMBERS, Settings, SyscallShape,
+    FILTERS_MAX, PAGE_COMPLETIONS_MAX, POINTER_STEPS_MAX, PageCompletion, PointerStep, SYSCALL_NUMBERS,
+    Settings, SyscallShape,
 };
 
 /// Settings of this run, written by the loader.
@@ -18,6 +19,7 @@ const EMPTY: Settings = Settings {
     seed: 0,
     slower_than_ns: 0,
     bio_chain_endio: 0,
+    btrfs_direct_end_io: 0,
     trace_mode: 0,
     errors_only: 0,
     block_only: 0,
@@ -40,10 +42,13 @@ const EMPTY: Settings = Settings {
     cgroups: [0; FILTERS_MAX],
     comms: [[0; 2]; FILTERS_MAX],
     pointer_steps: [NO_STEP; POINTER_STEPS_MAX],
+    page_completions: [NO_COMPLETION; PAGE_COMPLETIONS_MAX],
 };
 
 const NO_STEP: PointerStep =
     PointerStep { end_io: 0, container_offset: 0, first_offset: 0, second_offset: 0, to: 0 };
+
+const NO_COMPLETION: PageCompletion = PageCompletion { end_io: 0, rule: 0, reserved: 0 };
 
 /// Value of one setting.
 macro_rules! setting {

@@ -1,6 +1,7 @@
 //! Capture of a system call's arguments: the files of its descriptors, their positions, and its
 //! path arguments.
 
+use super::page_writes;
 use crate::file::{self, FdLookup, path};
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, Pointer, ProbeRead};
@@ -30,7 +31,10 @@ pub fn record_file(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskStat
     let position = shape.has(SyscallShape::POSITION);
     let fd = arg(&state.record, shape.fd() - 1) as u32;
     state.record.fd = fd as i32;
-    let Some(found) = inspect_fd(percpu, task, fd) else { return };
+    let Some(found) = inspect_fd(percpu, task, fd, shape) else { return };
+    if found.writable_inode != 0 {
+        page_writes::begin(state, found.writable_inode);
+    }
     state.file = found.address;
     state.record.file = found.id;
     state.record.header.flags |= SYSCALL_HAS_FILE;
@@ -40,7 +44,7 @@ pub fn record_file(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskStat
     }
     if shape.second_fd() != 0 {
         let fd = arg(&state.record, shape.second_fd() - 1) as u32;
-        let Some(found) = inspect_fd(percpu, task, fd) else { return };
+        let Some(found) = inspect_fd(percpu, task, fd, SyscallShape(0)) else { return };
         state.second_file = found.address;
         let second = SecondFile {
             file: found.id,
@@ -59,11 +63,13 @@ struct OpenFile {
     address: u64,
     id: FileId,
     position: i64,
+    /// Address of the inode whose page cache a write may change; 0 for none.
+    writable_inode: u64,
 }
 
 /// Returns the file that `fd` names now, and emits its path if needed.
 #[inline(always)]
-fn inspect_fd(percpu: &mut PerCpuState, task: Pointer, fd: u32) -> Option<OpenFile> {
+fn inspect_fd(percpu: &mut PerCpuState, task: Pointer, fd: u32, shape: SyscallShape) -> Option<OpenFile> {
     // SAFETY: each pointer is read by the way it was found.
     let found = unsafe {
         match file::lookup_fd(task, fd) {
@@ -71,11 +77,19 @@ fn inspect_fd(percpu: &mut PerCpuState, task: Pointer, fd: u32) -> Option<OpenFi
                 address: percpu.address(file),
                 id: file::identity::<DirectLoad>(file),
                 position: file::position::<DirectLoad>(file),
+                writable_inode: match page_writes::inode::<DirectLoad>(file, shape) {
+                    Some(inode) => percpu.address(inode),
+                    None => 0,
+                },
             },
             FdLookup::Untyped(file) => OpenFile {
                 address: file as u64,
                 id: file::identity::<ProbeRead>(file),
                 position: file::position::<ProbeRead>(file),
+                writable_inode: match page_writes::inode::<ProbeRead>(file, shape) {
+                    Some(inode) => inode as u64,
+                    None => 0,
+                },
             },
             FdLookup::Closed => return None,
         }

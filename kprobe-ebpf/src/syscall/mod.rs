@@ -11,6 +11,7 @@
 //! exit: that system call is written as incomplete, so it cannot claim the next one's bios.
 
 mod capture;
+pub mod page_writes;
 
 use crate::block::device::device_passes;
 use crate::runtime::arch;
@@ -23,7 +24,7 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::{Program, SyscallShape};
+use blkkin_probe_abi::settings::{BLOCK_ONLY_ALL, Program, SyscallShape};
 
 /// Handles sys_enter(regs, number). Both arguments are closures, evaluated where they are needed:
 /// kept from the start they would take more stack than the context that they are read from.
@@ -128,6 +129,7 @@ pub fn exit<R: KernelRead>(regs: Pointer, ret: impl FnOnce() -> i64) {
     let now = unsafe { bpf_ktime_get_ns() };
     let Some(percpu) = PerCpuState::of(Program::SyscallExit) else { return };
     finish(percpu, task, state, ret(), now);
+    page_writes::end(state);
     state.span = 0;
 }
 
@@ -147,6 +149,13 @@ pub unsafe fn number<R: KernelRead>(regs: Pointer) -> u64 {
     }
 }
 
+/// Returns whether the call may have made pages dirty that will be written to a filtered device.
+#[inline(always)]
+fn writes_pages_of_filtered_device(state: &TaskState) -> bool {
+    let dev = state.record.file.dev;
+    state.record.header.flags & SYSCALL_WRITES_PAGE_CACHE != 0 && device_passes(dev, dev)
+}
+
 #[inline(always)]
 fn finish(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, ret: i64, now: u64) {
     let shape = SyscallShape(state.shape);
@@ -155,8 +164,10 @@ fn finish(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, ret: i
     let waited_for_commit = state.record.header.flags & SYSCALL_HAS_SYNC_TID != 0 && device_passes(dev, dev);
     let no_block_io = state.bios == 0 && !waited_for_commit;
     thread_context::read_at_return(percpu, state);
+    let block_only = setting!(block_only) == BLOCK_ONLY_ALL
+        || setting!(block_only) != 0 && !writes_pages_of_filtered_device(state);
     if no_block_io
-        && (setting!(block_only) != 0
+        && (block_only
             || ((setting!(slower_than_ns) != 0 && now - state.record.enter_ns < setting!(slower_than_ns)
                 || setting!(errors_only) != 0 && ret >= 0)
                 && !thread_context::keeps_sampled(state)))

@@ -3,6 +3,7 @@
 
 use super::attributes;
 use super::storage::TaskState;
+use crate::syscall::page_writes;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::ring;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
@@ -17,6 +18,7 @@ pub fn abandon(percpu: &mut PerCpuState, state: &mut TaskState) {
     state.sleeps = 0;
     // SAFETY: the clock has no preconditions.
     write(percpu, state, unsafe { bpf_ktime_get_ns() });
+    page_writes::end(state);
     state.span = 0;
 }
 

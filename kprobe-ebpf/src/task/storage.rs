@@ -75,6 +75,10 @@ pub struct TaskState {
     pub exec_thread_pointer: u64,
     /// `nvcsw` at execve.
     pub exec_sleeps: u32,
+    /// 1 + the counter of `page_writes` that counts the open system call; 0 for none.
+    pub open_write: u32,
+    /// 1 + `enum wb_reason` of the write-back that this worker runs; 0 for none.
+    pub writeback_reason: u32,
     /// Zero.
     pub reserved: u32,
     /// Transaction of the open commit.

@@ -44,6 +44,8 @@ pub struct IncompleteStats {
     pub requests: u64,
     /// Missing commits that a call waited for.
     pub commits: u64,
+    /// Missing origins of bios' pages.
+    pub page_origins: u64,
     /// Parts that arrived after their trace had been closed.
     pub late_parts: u64,
 }
@@ -177,6 +179,7 @@ impl Totals {
         self.incomplete.traces += u64::from(!late && (root || !missing.is_empty()));
         self.incomplete.roots += u64::from(root);
         self.incomplete.commits += u64::from(missing.commits);
+        self.incomplete.page_origins += u64::from(missing.page_origins);
         self.incomplete.bios += u64::from(missing.bios);
         self.incomplete.requests += u64::from(missing.requests);
     }

@@ -50,6 +50,7 @@ fn incomplete(incomplete: &IncompleteStats) -> Option<String> {
         (incomplete.bios, "bio"),
         (incomplete.requests, "request"),
         (incomplete.commits, "commit"),
+        (incomplete.page_origins, "page origin"),
     ];
     let parts = parts.iter().filter(|(number, _)| *number > 0);
     let parts: Vec<String> = parts.map(|(number, noun)| counted(*number, noun)).collect();

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use blkkin_aggregator::latency::phases;
 use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::trace::page_origins::OriginIndex;
 use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter};
 use blkkin_wire::ids::{DeviceId, SpanId};
 
 use self::selection::{BIOS_SHOWN, BioSelection, select};
 use super::bar::{Fill, Segment};
+use super::page_origin;
 use super::row::{Row, RowGroup};
 use crate::text::style::Ink;
 use crate::text::units;
@@ -22,11 +24,12 @@ pub(super) fn groups(names_of: &Trace, trace: &Trace, depth: usize) -> Vec<RowGr
     let several = !lower_bios.is_empty() || devices(names_of).len() > 1;
     let name =
         |device| if several { format!(" {}", device_name(names_of, trace, device)) } else { String::new() };
+    let origins = OriginIndex::of(trace);
     let selection = select(trace, |bio| !is_lower(&lower_bios, bio));
     let mut groups: Vec<RowGroup> = selection
         .shown
         .iter()
-        .map(|bio| bio_group(bio, trace, (&selection.merged, &lower_bios), depth, &name))
+        .map(|bio| bio_group(bio, trace, (&selection.merged, &lower_bios, &origins), depth, &name))
         .collect();
     groups.extend(more_bios(&selection, trace, depth));
     let bios: BTreeSet<SpanId> = trace.bios.iter().map(|bio| bio.span).collect();
@@ -63,7 +66,7 @@ fn is_lower(lower_bios: &Bios<'_>, bio: &BioEvent) -> bool {
 fn bio_group(
     bio: &BioEvent,
     trace: &Trace,
-    (merged, lower_bios): (&Bios<'_>, &Bios<'_>),
+    (merged, lower_bios, origins): (&Bios<'_>, &Bios<'_>, &OriginIndex<'_>),
     depth: usize,
     name: &impl Fn(DeviceId) -> String,
 ) -> RowGroup {
@@ -71,14 +74,15 @@ fn bio_group(
     // On stacked devices, a bio and its request can be on different devices.
     let device = if lower_bios.is_empty() { String::new() } else { name(bio.device) };
     let mut rows = vec![bio_row(bio, depth, &device)];
-    rows.extend(lower_bio_rows(bio.span, trace, lower_bios, depth + 1, name));
+    rows.extend(origin_row(bio, trace, origins, depth + 1));
+    rows.extend(lower_bio_rows(bio.span, trace, (lower_bios, origins), depth + 1, name));
     for request in trace.requests.iter().filter(|request| request.parent == Some(bio.span)) {
         rows.push(row(request));
         let bios = merged.get(&request.span);
         rows.extend(bios.and_then(|bios| {
             summed_bios(bios, depth + 2, format!("{} merged", units::count(bios.len() as u64)))
         }));
-        rows.extend(lower_bio_rows(request.span, trace, lower_bios, depth + 2, name));
+        rows.extend(lower_bio_rows(request.span, trace, (lower_bios, origins), depth + 2, name));
     }
     rows.extend(trace.merged_into.iter().filter(|carried| carried.bio == bio.span).map(|carried| {
         let row = row(&carried.request);
@@ -91,15 +95,22 @@ fn bio_group(
 fn lower_bio_rows(
     parent: SpanId,
     trace: &Trace,
-    lower_bios: &Bios<'_>,
+    (lower_bios, origins): (&Bios<'_>, &OriginIndex<'_>),
     depth: usize,
     name: &impl Fn(DeviceId) -> String,
 ) -> Vec<Row> {
     let bios = lower_bios.get(&parent).map(Vec::as_slice).unwrap_or_default();
     let (shown, more) = bios.split_at(bios.len().min(BIOS_SHOWN));
-    let groups = shown.iter().map(|bio| bio_group(bio, trace, (&Bios::new(), lower_bios), depth, name));
+    let groups =
+        shown.iter().map(|bio| bio_group(bio, trace, (&Bios::new(), lower_bios, origins), depth, name));
     let rows = groups.flat_map(|group| group.rows);
     rows.chain(summed_bios(more, depth, units::counted(more.len() as u64, "more bio"))).collect()
+}
+
+/// Returns the sentence about the pages that a bio writes back.
+fn origin_row(bio: &BioEvent, trace: &Trace, origins: &OriginIndex<'_>, depth: usize) -> Option<Row> {
+    let origin = origins.of_bio(bio).filter(|_| bio.op.is_write())?;
+    Some(Row::note(depth, page_origin::sentence(trace, origin)))
 }
 
 fn bio_row(bio: &BioEvent, depth: usize, device: &str) -> Row {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::bar::{Bar, Fill, Window, bar};
 use super::row::Row;
-use crate::text::line::{Line, width};
+use crate::text::line::{Line, width, wrap};
 use crate::text::style::Ink;
 use crate::text::{shorten, units};
 use blkkin_wire::clock::DurationNs;
@@ -66,18 +66,23 @@ pub fn legend(drawn: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
 /// Formats the rows of one waterfall; shares are of `total`.
 pub fn lines(rows: &[Row], window: Window, total: DurationNs, columns: usize) -> Vec<Line> {
     let (gap, margin) = if columns >= ROOMY { (2, MARGIN) } else { (1, MARGIN / 2) };
-    let widest = rows.iter().map(|row| margin + STEP * row.depth + width(&row.label)).max().unwrap_or(0);
+    let bars_of = rows.iter().filter(|row| !row.note);
+    let widest = bars_of.map(|row| margin + STEP * row.depth + width(&row.label)).max().unwrap_or(0);
     let label = widest.min(columns * LABEL_PERCENT / 100);
     let numbers = 3 * (TIME + gap) + SHARE + gap;
     let bars = columns.saturating_sub(label + gap + numbers);
     let mut lines = vec![scale(window, label, bars, gap)];
-    lines.extend(rows.iter().map(|row| {
-        let text = format!("{}{}", " ".repeat(margin + STEP * row.depth), row.label);
+    lines.extend(rows.iter().flat_map(|row| {
+        let indent = margin + STEP * row.depth;
+        if row.note {
+            return wrap(&row.label, indent, columns, row.ink);
+        }
+        let text = format!("{}{}", " ".repeat(indent), row.label);
         let mut line = Line::of(shorten::end(&text, label), row.ink);
         line.pad_to(label + gap);
         line.append(bar_line(&bar(window, &row.segments, bars)));
         line.append(numbers_of(row, total, gap));
-        line
+        vec![line]
     }));
     lines
 }

@@ -26,12 +26,20 @@ pub struct Row {
     pub within: bool,
     /// True if the row marks events, which have no duration.
     pub instant: bool,
+    /// True if the label is a sentence about the row above: it has the whole width, and no bar.
+    pub note: bool,
 }
 
 impl Row {
     pub(super) fn new(depth: usize, label: String, time: DurationNs, segments: Vec<Segment>) -> Self {
-        let (queued, device, within, instant) = (None, None, true, false);
-        Row { depth, label, ink: Ink::Plain, segments, queued, device, time, within, instant }
+        let (queued, device, within, instant, note) = (None, None, true, false, false);
+        Row { depth, label, ink: Ink::Plain, segments, queued, device, time, within, instant, note }
+    }
+
+    /// Creates a sentence about the row above.
+    pub(super) fn note(depth: usize, text: String) -> Self {
+        let row = Row::new(depth, text, DurationNs(0), Vec::new());
+        Row { note: true, ink: Ink::Dim, ..row }
     }
 
     pub(super) fn with_ink(self, ink: Ink) -> Self {

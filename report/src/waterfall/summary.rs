@@ -109,12 +109,13 @@ fn notes(trace: &Trace) -> Vec<String> {
         let what = if trace.bios.is_empty() { "command" } else { "bio" };
         notes.push(format!("its last {what} ended {after} after it returned"));
     }
-    let Incomplete { bios, requests, commits, .. } = trace.incomplete;
-    let missing: Vec<String> = [(bios, "bio"), (requests, "request"), (commits, "commit")]
-        .into_iter()
-        .filter(|(number, _)| *number > 0)
-        .map(|(number, noun)| units::counted(number.into(), noun))
-        .collect();
+    let Incomplete { bios, requests, commits, page_origins, root: _ } = trace.incomplete;
+    let missing: Vec<String> =
+        [(bios, "bio"), (requests, "request"), (commits, "commit"), (page_origins, "page origin")]
+            .into_iter()
+            .filter(|(number, _)| *number > 0)
+            .map(|(number, noun)| units::counted(number.into(), noun))
+            .collect();
     if !missing.is_empty() {
         notes.push(format!("incomplete: {} never arrived", missing.join(" and ")));
     }

@@ -4,6 +4,7 @@
 
 #[path = "../../src/sample.rs"]
 mod sample;
+pub mod write_back;
 
 use std::sync::Arc;
 
@@ -14,8 +15,8 @@ use blkkin_report::{Losses, Report, ReportConfig};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SpanStatus};
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, Captured, CommitEvent, ContextSource, RequestEvent, Submitter,
-    SyscallOutcome, TaskChange, TaskEvent,
+    BioEvent, BlockOp, BlockStatus, Captured, CommitEvent, ContextSource, FileEvent, RequestEvent, Submitter,
+    SyscallOutcome, TaskChange, TaskEvent, TaskRef,
 };
 use blkkin_wire::ids::{DeviceId, Pid, Sector, SpanId, Tid, TraceId};
 use blkkin_wire::in_flight::{BlockLayer, DeviceChange, FinalState, InFlightIo, LostDevice};
@@ -27,7 +28,7 @@ use blkkin_wire::thread_attributes::{ThreadAttribute, ThreadAttributes};
 
 use sample::{DEVICE as LOOP0, TASK, file, with_call};
 
-pub const STARTED: MonotonicNs = MonotonicNs(1_000_000_000);
+pub const STARTED: MonotonicNs = MonotonicNs(100_000_000_000);
 
 const READ: u32 = 0;
 const WRITE: u32 = 1 | 1 << 11;

@@ -3,7 +3,7 @@
 //! *In*: /proc/kallsyms. *Out*: addresses by name. None for a symbol that this kernel lacks or
 //! hides (kernel.kptr_restrict = 2); the driver is then unknown, and nothing is guessed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
@@ -19,40 +19,54 @@ pub(crate) struct KernelSymbol {
     pub(crate) module: Option<&'static str>,
 }
 
-/// Looks up the addresses that the running kernel exposes. Reading all 200,000 symbols takes 40 ms,
-/// so the scan stops after the last wanted one. It continues if a driver's function is built in:
-/// the file then does not name the module, and a name that occurs twice is ambiguous.
-pub(crate) fn addresses(wanted: &[KernelSymbol]) -> HashMap<&'static str, u64> {
-    let file = File::open(SYMBOLS);
-    file.map(|file| find_in(BufReader::with_capacity(1 << 16, file), wanted)).unwrap_or_default()
-}
+/// Addresses of the wanted functions.
+#[derive(Debug, Default)]
+pub(crate) struct Symbols(HashMap<&'static str, Vec<u64>>);
 
-fn find_in(symbols: impl BufRead, wanted: &[KernelSymbol]) -> HashMap<&'static str, u64> {
-    let (mut found, mut ambiguous, mut built_in) = (HashMap::new(), HashSet::new(), false);
-    for line in symbols.split(b'\n').map_while(Result::ok) {
-        // `ffffffff81000000 t name`, then a tab and the module.
-        let Some(rest) = line.get(19..) else { continue };
-        let end = rest.iter().position(|byte| *byte == b'\t').unwrap_or(rest.len());
-        let (name, within) = rest.split_at(end);
-        let Some(symbol) = wanted.iter().find(|symbol| symbol.name.as_bytes() == name) else { continue };
-        let within = within.strip_prefix(b"\t[").and_then(|within| within.strip_suffix(b"]"));
-        if within.is_some() && within != symbol.module.map(str::as_bytes) {
-            continue;
-        }
-        let digits = std::str::from_utf8(&line[..16]).ok();
-        let address = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        if let Some(address) = address.filter(|address| *address != 0) {
-            built_in |= within.is_none() && symbol.module.is_some();
-            if found.insert(symbol.name, address).is_some() {
-                ambiguous.insert(symbol.name);
-            }
-            if found.len() == wanted.len() && !built_in {
-                break;
-            }
+impl Symbols {
+    /// Looks up the addresses that the running kernel exposes. Reading all 200,000 symbols takes
+    /// 40 ms.
+    pub(crate) fn read(wanted: &[KernelSymbol]) -> Symbols {
+        let file = File::open(SYMBOLS);
+        file.map(|file| Symbols::find_in(BufReader::with_capacity(1 << 16, file), wanted)).unwrap_or_default()
+    }
+
+    /// Returns the address of a function; none if the kernel lacks it, or has several of this name:
+    /// where a driver is built in, the file does not name its module.
+    pub(crate) fn only(&self, function: KernelSymbol) -> Option<u64> {
+        match self.all(function) {
+            [address] => Some(*address),
+            _ => None,
         }
     }
-    found.retain(|name, _| !ambiguous.contains(name));
-    found
+
+    /// Returns the addresses of all functions of this name.
+    pub(crate) fn all(&self, function: KernelSymbol) -> &[u64] {
+        self.0.get(function.name).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn find_in(symbols: impl BufRead, wanted: &[KernelSymbol]) -> Symbols {
+        let wanted: HashMap<&[u8], &KernelSymbol> =
+            wanted.iter().map(|symbol| (symbol.name.as_bytes(), symbol)).collect();
+        let mut found: HashMap<&'static str, Vec<u64>> = HashMap::new();
+        for line in symbols.split(b'\n').map_while(Result::ok) {
+            // `ffffffff81000000 t name`, then a tab and the module.
+            let Some(rest) = line.get(19..) else { continue };
+            let end = rest.iter().position(|byte| *byte == b'\t').unwrap_or(rest.len());
+            let (name, within) = rest.split_at(end);
+            let Some(symbol) = wanted.get(name) else { continue };
+            let within = within.strip_prefix(b"\t[").and_then(|within| within.strip_suffix(b"]"));
+            if within.is_some() && within != symbol.module.map(str::as_bytes) {
+                continue;
+            }
+            let digits = std::str::from_utf8(&line[..16]).ok();
+            let address = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+            if let Some(address) = address.filter(|address| *address != 0) {
+                found.entry(symbol.name).or_default().push(address);
+            }
+        }
+        Symbols(found)
+    }
 }
 
 #[cfg(test)]
@@ -65,6 +79,11 @@ mod tests {
 
     const CLONE: KernelSymbol = KernelSymbol { name: "clone_endio", module: Some("dm_mod") };
 
+    fn only(symbols: &[u8], wanted: &[KernelSymbol]) -> Vec<Option<u64>> {
+        let found = Symbols::find_in(symbols, wanted);
+        wanted.iter().map(|symbol| found.only(*symbol)).collect()
+    }
+
     #[test]
     fn symbols_match_by_full_name() {
         let symbols = "ffffffff81000000 T xbio_endio\n\
@@ -73,9 +92,9 @@ mod tests {
                        0000000000000000 t hidden\n\
                        ffffffffc0000030 t clone_endio\t[dm_mod]\n";
         let wanted = [symbol("bio_endio"), CLONE, symbol("hidden"), symbol("absent")];
-        let expected = [("bio_endio", 0xffff_ffff_8100_0010), ("clone_endio", 0xffff_ffff_c000_0030)];
-        assert_eq!(find_in(symbols.as_bytes(), &wanted), expected.into_iter().collect());
-        assert_eq!(find_in(&b"\xff\xff\nshort\n"[..], &[symbol("a")]), HashMap::new());
+        let expected = [Some(0xffff_ffff_8100_0010), Some(0xffff_ffff_c000_0030), None, None];
+        assert_eq!(only(symbols.as_bytes(), &wanted), expected);
+        assert_eq!(only(b"\xff\xff\nshort\n", &[symbol("a")]), [None]);
     }
 
     #[test]
@@ -83,14 +102,14 @@ mod tests {
         let symbols = "ffffffffc0000010 t clone_endio\t[dm_flakey]\n\
                        ffffffffc0000030 t clone_endio\t[dm_mod]\n\
                        ffffffffc0000050 t clone_endio\t[dm_flakey]\n";
-        assert_eq!(find_in(symbols.as_bytes(), &[CLONE]), [("clone_endio", 0xffff_ffff_c000_0030)].into());
+        assert_eq!(only(symbols.as_bytes(), &[CLONE]), [Some(0xffff_ffff_c000_0030)]);
     }
 
     #[test]
     fn ambiguous_built_in_symbol_is_ignored() {
         let one = "ffffffff81000030 t clone_endio\n";
-        assert_eq!(find_in(one.as_bytes(), &[CLONE]), [("clone_endio", 0xffff_ffff_8100_0030)].into());
+        assert_eq!(only(one.as_bytes(), &[CLONE]), [Some(0xffff_ffff_8100_0030)]);
         let two = format!("{one}ffffffff81000090 t clone_endio\n");
-        assert_eq!(find_in(two.as_bytes(), &[CLONE]), HashMap::new());
+        assert_eq!(only(two.as_bytes(), &[CLONE]), [None]);
     }
 }

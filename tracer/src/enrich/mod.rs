@@ -11,4 +11,5 @@ pub mod devices;
 
 pub(crate) mod contexts;
 pub mod nbd;
+pub(crate) mod page_origins;
 pub mod usdt;

@@ -7,11 +7,11 @@
 use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::context::ContextHead;
 use blkkin_probe_abi::record::{
-    BioRecord, BioRequestRecord, CommitRecord, FILE_PATH_MAX, FileRecord, Header, NbdReplyRecord,
-    NbdRequestRecord, NbdRetransmitRecord, PATH_ARG_MAX, RequestRecord, SYSCALL_HAS_ATTRIBUTES,
-    SYSCALL_HAS_CONTEXT, SYSCALL_HAS_SECOND, SecondFile, SyscallRecord, TAG_BIO, TAG_BIO_REQUEST, TAG_COMMIT,
-    TAG_FILE, TAG_NBD_REPLY, TAG_NBD_REQUEST, TAG_NBD_RETRANSMIT, TAG_REQUEST, TAG_SYSCALL, TAG_TASK,
-    TAG_USDT, TaskRecord,
+    BioPagesRecord, BioRecord, BioRequestRecord, CommitRecord, FILE_PATH_MAX, FileRecord, Header,
+    NbdReplyRecord, NbdRequestRecord, NbdRetransmitRecord, PATH_ARG_MAX, RequestRecord,
+    SYSCALL_HAS_ATTRIBUTES, SYSCALL_HAS_CONTEXT, SYSCALL_HAS_SECOND, SecondFile, SyscallRecord, TAG_BIO,
+    TAG_BIO_PAGES, TAG_BIO_REQUEST, TAG_COMMIT, TAG_FILE, TAG_NBD_REPLY, TAG_NBD_REQUEST, TAG_NBD_RETRANSMIT,
+    TAG_REQUEST, TAG_SYSCALL, TAG_TASK, TAG_USDT, TaskRecord,
 };
 use blkkin_probe_abi::usdt::{USDT_HAS_TEXT, USDT_TEXT_MAX, UsdtRecord};
 use thiserror::Error;
@@ -41,6 +41,8 @@ pub enum Record<'a> {
     UsdtEvent(&'a UsdtRecord, &'a [u8]),
     /// A TCP retransmission of request bytes.
     NbdRetransmit(&'a NbdRetransmitRecord),
+    /// The origin of a bio's pages.
+    BioPages(&'a BioPagesRecord),
 }
 
 /// A system call's record and the parts that follow it.
@@ -108,6 +110,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, DecodeError> {
         TAG_NBD_REQUEST => fixed(bytes, TAG_NBD_REQUEST).map(Record::NbdRequest),
         TAG_NBD_REPLY => fixed(bytes, TAG_NBD_REPLY).map(Record::NbdReply),
         TAG_USDT => usdt_event(bytes),
+        TAG_BIO_PAGES => fixed(bytes, TAG_BIO_PAGES).map(Record::BioPages),
         TAG_NBD_RETRANSMIT => fixed(bytes, TAG_NBD_RETRANSMIT).map(Record::NbdRetransmit),
         tag => Err(DecodeError::UnknownTag { tag }),
     }

@@ -26,6 +26,7 @@ use blkkin_wire::event::LayerEvent;
 
 use crate::attach::req_op::ReqOpTable;
 use crate::enrich::nbd::NbdRequests;
+use crate::enrich::page_origins::PageOrigins;
 use crate::enrich::usdt::events::UsdtCollector;
 use crate::read::decode::{Record, decode};
 use crate::read::ring::Ring;
@@ -46,6 +47,8 @@ pub struct RingReader {
     pub recorded: DecodeStats,
     /// State of NBD requests, if they are traced.
     pub nbd: Option<NbdRequests>,
+    /// State of the origins of bios' pages.
+    pub(crate) page_origins: PageOrigins,
     /// State of USDT events, if they are traced.
     pub(crate) usdt: Option<UsdtCollector>,
     /// True if the last poll saw an unsubmitted record, which may stay so for long.
@@ -65,6 +68,7 @@ impl RingReader {
             operations,
             recorded: DecodeStats::default(),
             nbd: None,
+            page_origins: PageOrigins::new(crate::clock::now()),
             usdt: None,
             has_unwritten: false,
             merge_limit: MonotonicNs(0),
@@ -116,6 +120,9 @@ impl RingReader {
                 }
                 ring.take(|bytes| {
                     let record = decode(bytes).ok();
+                    if let Some(Record::BioPages(record)) = record {
+                        return self.page_origins.on_record(record);
+                    }
                     if let (Some(usdt), Some(Record::UsdtEvent(record, text))) = (&mut self.usdt, record) {
                         return usdt.on_record(record, text);
                     }

@@ -19,6 +19,7 @@ use crate::read::decode::{self, Record};
 
 pub(crate) mod in_flight;
 pub(crate) mod nbd;
+pub(crate) mod pages;
 
 /// Appends the event of a record. Returns false for a system call whose number is not in the table.
 /// That is malformed, since the kernel side records only numbers that it was given.
@@ -37,10 +38,12 @@ pub fn append(record: Record<'_>, operations: &ReqOpTable, events: &mut Vec<Laye
         Record::Commit(record) => push_in_place(events, || LayerEvent::Commit(commit(record))),
         Record::Task(record) => push_in_place(events, || LayerEvent::Task(task(record))),
         Record::File(record, path) => push_in_place(events, || LayerEvent::File(file(record, path))),
-        // One event results from several of these: see `nbd`.
-        Record::NbdRequest(_) | Record::NbdReply(_) | Record::NbdRetransmit(_) | Record::UsdtEvent(..) => {
-            return false;
-        }
+        // These become events of their own kind elsewhere: see `nbd`, `usdt` and `page_origins`.
+        Record::NbdRequest(_)
+        | Record::NbdReply(_)
+        | Record::NbdRetransmit(_)
+        | Record::UsdtEvent(..)
+        | Record::BioPages(_) => return false,
     }
     true
 }
@@ -111,6 +114,7 @@ fn syscall(call: SyscallId, made: decode::SyscallEntry<'_>) -> SyscallEvent {
         sync_tid: has(raw::SYSCALL_HAS_SYNC_TID).then_some(record.sync_tid),
         context: head.and_then(context),
         attributes: head.and_then(|head| thread_attributes(head.attribute_bytes, attributes)),
+        writes_page_cache: has(raw::SYSCALL_WRITES_PAGE_CACHE),
     }
 }
 
@@ -167,6 +171,7 @@ fn bio(record: &raw::BioRecord, operations: &ReqOpTable) -> BioEvent {
         request: (record.request != 0).then_some(SpanId(record.request)),
         first: has(raw::BIO_FIRST),
         split: has(raw::BIO_SPLIT),
+        has_page_origin: has(raw::BIO_HAS_PAGES),
         queue: MonotonicNs(record.queue_ns),
         end: MonotonicNs(record.header.time_ns),
         device: DeviceId::from_kernel(record.dev),
@@ -216,6 +221,7 @@ fn bio_request(record: &raw::BioRequestRecord, operations: &ReqOpTable) -> PairE
         request: (record.request != 0).then_some(SpanId(record.request)),
         first: bio_has(raw::BIO_FIRST),
         split: bio_has(raw::BIO_SPLIT),
+        has_page_origin: bio_has(raw::BIO_HAS_PAGES),
         queue: MonotonicNs(record.queue_ns),
         end,
         device: DeviceId::from_kernel(record.dev),

@@ -1,7 +1,7 @@
 //! Stages that each batch passes between the merged rings and the bus.
 //!
 //! *In*: the merged events below a watermark. *Out*: the same events, with those that the stages
-//! append: ends of NBD requests, names of devices, process contexts. USDT events leave through
+//! append: origins of pages, ends of NBD requests, names of devices, process contexts. USDT events leave through
 //! their own channel.
 //!
 //! *Invariant*: the order is [`STAGES`], for every batch and with every combination of options.
@@ -25,7 +25,8 @@ pub(super) struct PendingBatch {
 
 /// Stages between the merged rings and the bus, in the order in which each batch passes them. The
 /// stage of an option that is off leaves the batch as it is.
-pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 6] = [
+pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 7] = [
+    EventLoop::append_page_origins,
     EventLoop::end_nbd_requests,
     EventLoop::store_progress,
     EventLoop::watch_processes,
@@ -35,6 +36,12 @@ pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 6] = [
 ];
 
 impl EventLoop {
+    /// Appends the origins of bios' pages whose writers are known.
+    fn append_page_origins(&mut self, batch: &mut PendingBatch) {
+        let watermark = if self.closing { MonotonicNs(u64::MAX) } else { batch.watermark };
+        self.rings.page_origins.process(&mut batch.events, watermark);
+    }
+
     /// Ends the NBD requests in flight without a reply, if no further records will be read.
     fn end_nbd_requests(&mut self, batch: &mut PendingBatch) {
         if let (Some(requests), true) = (&mut self.rings.nbd, self.closing) {

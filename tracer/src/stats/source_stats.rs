@@ -94,5 +94,13 @@ pub fn reconcile(
         resources_no_room: 0,
         attributes_cut: kernel[slot::ATTRIBUTES_TOO_LONG],
         attributes_unread: kernel[slot::ATTRIBUTES_UNREAD],
+        page_origins: RecordStats {
+            fired: kernel[slot::PAGES_FIRED],
+            // The reader counts these where it takes them (`page_origins`), with the gauges below.
+            recorded: 0,
+            dropped: kernel[slot::PAGES_DROPPED],
+        },
+        dirty_writes_evicted: 0,
+        dirty_bytes: 0,
     }
 }

@@ -60,6 +60,15 @@ impl SyscallSpec {
         (!own_position && !appends && self.descriptor(args).is_some()).then_some(args[index] as i64)
     }
 
+    /// Returns whether the call may change the content of the file of its first descriptor.
+    pub fn writes_primary_file(&self) -> bool {
+        let class = matches!(self.class, SyscallClass::Write | SyscallClass::Truncate);
+        // sendfile's first descriptor is its destination, that of the other transfers the source.
+        let sendfile = self.class == SyscallClass::Transfer
+            && self.args.get(1).is_some_and(|arg| arg.kind == ArgKind::Fd);
+        (class || sendfile) && self.fd_arg().is_some()
+    }
+
     /// Returns whether the purpose of the call is to move file data.
     pub fn moves_data(&self) -> bool {
         matches!(self.class, SyscallClass::Read | SyscallClass::Write | SyscallClass::Transfer)

@@ -6,20 +6,29 @@ use crate::batch::{RecordStats, SourceStats};
 use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use crate::ids::{BootId, NodeId, Source, StartEpoch};
 
-/// Defines both conversions between two structs with the same fields.
+/// Defines both conversions between two structs with the same fields. A message of `later` is absent
+/// if it is zero: earlier versions had none.
 macro_rules! conversions {
-    ($write:ident, $read:ident, $type:ident { $($field:ident),+ } of { $($record_stats:ident),* }) => {
+    ($write:ident, $read:ident, $type:ident { $($field:ident),+ } of { $($record_stats:ident),* } later { $($later:ident),* }) => {
         pub(super) fn $write(value: &$type) -> message::$type {
-            message::$type { $($field: value.$field,)+ $($record_stats: write_record_stats(&value.$record_stats),)* }
+            message::$type {
+                $($field: value.$field,)+
+                $($record_stats: write_record_stats(&value.$record_stats),)*
+                $($later: (value.$later != RecordStats::default()).then(|| write_record_stats(&value.$later)),)*
+            }
         }
 
         pub(super) fn $read(message: &message::$type) -> $type {
-            $type { $($field: message.$field,)+ $($record_stats: read_record_stats(&message.$record_stats),)* }
+            $type {
+                $($field: message.$field,)+
+                $($record_stats: read_record_stats(&message.$record_stats),)*
+                $($later: message.$later.as_ref().map(read_record_stats).unwrap_or_default(),)*
+            }
         }
     };
 }
 
-conversions!(write_record_stats, read_record_stats, RecordStats { fired, recorded, dropped } of {});
+conversions!(write_record_stats, read_record_stats, RecordStats { fired, recorded, dropped } of {} later {});
 conversions!(
     write_stats,
     read_stats,
@@ -30,8 +39,8 @@ conversions!(
         flushes_served, flush_overflow, contexts_faulted, contexts_unread, contexts_invalid,
         contexts_publishing, contexts_denied, contexts_no_room,
         resources_publishing, resources_malformed, resources_unread, resources_no_room,
-        attributes_cut, attributes_unread
-    } of { calls, bios, requests, commits, names }
+        attributes_cut, attributes_unread, dirty_writes_evicted, dirty_bytes
+    } of { calls, bios, requests, commits, names } later { page_origins }
 );
 
 pub(super) fn write_anchor(anchor: &ClockAnchor) -> message::Anchor {

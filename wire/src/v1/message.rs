@@ -30,6 +30,15 @@ pub(super) struct EventBatchHeader {
     /// Decoded only to count them.
     #[prost(message, repeated, tag = "29")]
     pub(super) process_context_events: Vec<Unread>,
+    #[prost(message, optional, tag = "31")]
+    pub(super) page_origin_events: Option<PageOriginHeader>,
+}
+
+/// Column of [`PageOriginEvents`] that has a value for each event.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PageOriginHeader {
+    #[prost(uint32, repeated, tag = "1")]
+    pub(super) before: Vec<u32>,
 }
 
 /// Message whose content is skipped.

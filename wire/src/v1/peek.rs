@@ -44,6 +44,7 @@ pub fn peek(bytes: &[u8]) -> Result<Peeked, Malformed> {
         }
     }
     let source = frame::read_source(&header.node, &header.boot, header.epoch)?;
-    let events = (header.kinds.len() + header.process_context_events.len()) as u64;
+    let page_origins = header.page_origin_events.map_or(0, |origins| origins.before.len());
+    let events = (header.kinds.len() + header.process_context_events.len() + page_origins) as u64;
     Ok(Peeked { source, sequence: header.sequence, events, counts })
 }

@@ -53,17 +53,14 @@ impl<'a> ProcessContextReader<'a> {
         ProcessContextReader { rows: rows.iter().peekable() }
     }
 
-    /// Appends the rows that precede or follow directly after the first `before` events.
-    pub(super) fn up_to(
+    /// Returns the next row if it precedes or follows directly after the first `before` events.
+    pub(super) fn next_up_to(
         &mut self,
         before: usize,
         tables: &DecodeTables<'_>,
-        events: &mut Vec<LayerEvent>,
-    ) -> Result<(), Malformed> {
-        while let Some(row) = self.rows.next_if(|row| row.before as usize <= before) {
-            events.push(LayerEvent::ProcessContext(read(row, tables)?.into()));
-        }
-        Ok(())
+    ) -> Result<Option<LayerEvent>, Malformed> {
+        let Some(row) = self.rows.next_if(|row| row.before as usize <= before) else { return Ok(None) };
+        Ok(Some(LayerEvent::ProcessContext(read(row, tables)?.into())))
     }
 
     pub(super) fn end(&mut self) -> Result<(), Malformed> {

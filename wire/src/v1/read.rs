@@ -10,6 +10,7 @@ use super::daemon_span::DaemonSpanReader;
 use super::decode_tables::DecodeTables;
 use super::message::{self, Kind};
 use super::name::NameReader;
+use super::page_origin::PageOriginReader;
 use super::process_context::ProcessContextReader;
 use super::rpc_endpoint::RpcEndpointReader;
 use super::syscall::SyscallReader;
@@ -63,9 +64,10 @@ fn events(
     let mut daemon_spans = DaemonSpanReader::new(message.daemon_span_events.as_ref().unwrap_or(&none));
     let (mut times, mut last) = (Column::new(&message.times, "EventBatch.times"), Delta::default());
     let (mut events, mut calls_unknown) = (Vec::new(), 0);
-    let mut processes = ProcessContextReader::new(&message.process_context_events);
+    let none = message::PageOriginEvents::default();
+    let mut outside = OutsideKinds::new(message, message.page_origin_events.as_ref().unwrap_or(&none));
     for (before, kind) in message.kinds.iter().enumerate() {
-        processes.up_to(before, tables, &mut events)?;
+        outside.up_to(before, tables, &mut events)?;
         let time = MonotonicNs(last.decode(*times.next()?));
         events.push(match Kind::try_from(*kind) {
             Ok(Kind::Syscall) => match calls.next(time, tables)? {
@@ -89,8 +91,8 @@ fn events(
             }
         });
     }
-    processes.up_to(message.kinds.len(), tables, &mut events)?;
-    processes.end()?;
+    outside.up_to(message.kinds.len(), tables, &mut events)?;
+    outside.end()?;
     times.end()?;
     calls.end()?;
     blocks.end()?;
@@ -99,4 +101,42 @@ fn events(
     endpoints.end()?;
     daemon_spans.end()?;
     Ok((events, calls_unknown))
+}
+
+/// Readers of the events that are not in `kinds`.
+struct OutsideKinds<'a> {
+    processes: ProcessContextReader<'a>,
+    origins: PageOriginReader<'a>,
+    /// Number of process contexts so far. A page origin's position counts them.
+    processes_read: usize,
+}
+
+impl<'a> OutsideKinds<'a> {
+    fn new(message: &'a message::EventBatch, origins: &'a message::PageOriginEvents) -> Self {
+        OutsideKinds {
+            processes: ProcessContextReader::new(&message.process_context_events),
+            origins: PageOriginReader::new(origins),
+            processes_read: 0,
+        }
+    }
+
+    /// Appends the events that precede or follow directly after the first `before` of `kinds`.
+    fn up_to(
+        &mut self,
+        before: usize,
+        tables: &DecodeTables<'_>,
+        events: &mut Vec<LayerEvent>,
+    ) -> Result<(), Malformed> {
+        loop {
+            self.origins.up_to(before + self.processes_read, tables, events)?;
+            let Some(process) = self.processes.next_up_to(before, tables)? else { return Ok(()) };
+            events.push(process);
+            self.processes_read += 1;
+        }
+    }
+
+    fn end(&mut self) -> Result<(), Malformed> {
+        self.processes.end()?;
+        self.origins.end()
+    }
 }

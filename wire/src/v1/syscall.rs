@@ -20,6 +20,7 @@ const CPU_WAIT: u32 = 1 << 11;
 const SYNC_TID: u32 = 1 << 12;
 const CONTEXT: u32 = 1 << 13;
 const ATTRIBUTES: u32 = 1 << 14;
+const WRITES_PAGE_CACHE: u32 = 1 << 15;
 
 /// Flags of one of a call's files.
 #[derive(Clone, Copy)]
@@ -86,6 +87,9 @@ impl SyscallWriter {
         if let Some(attributes) = &call.attributes {
             columns.attributes.push(tables.attributes.intern(attributes));
             flags |= ATTRIBUTES;
+        }
+        if call.writes_page_cache {
+            flags |= WRITES_PAGE_CACHE;
         }
         columns.flags.push(flags);
         let arguments = [
@@ -215,6 +219,7 @@ impl SyscallReader<'_> {
             sync_tid,
             context,
             attributes,
+            writes_page_cache: has(WRITES_PAGE_CACHE),
         }))
     }
 }

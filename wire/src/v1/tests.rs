@@ -16,6 +16,9 @@ use crate::crash_report::{CrashedRun, LossReport, RecordCounts};
 use crate::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SAMPLE_RATE_ALL, SpanStatus};
 use crate::event::*;
 use crate::ids::*;
+use crate::page_origin::{
+    PageKind, PageOriginEvent, PageWriter, Unattributed, WritebackReason, WriterEvidence,
+};
 use crate::process_context::{Attribute, AttributeValue, ProcessContextEvent};
 use crate::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use crate::span::SpanKind;

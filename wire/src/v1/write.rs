@@ -12,6 +12,7 @@ use super::encode_tables::EncodeTables;
 use super::frame;
 use super::message::{self, Kind};
 use super::name::NameWriter;
+use super::page_origin::PageOriginWriter;
 use super::process_context;
 use super::rpc_endpoint::RpcEndpointWriter;
 use super::syscall::SyscallWriter;
@@ -28,7 +29,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         (SyscallWriter::default(), BioWriter::default(), RequestWriter::default());
     let (mut commits, mut names) = (CommitWriter::default(), NameWriter::default());
     let (mut endpoints, mut daemon_spans) = (RpcEndpointWriter::default(), DaemonSpanWriter::default());
-    let mut process_events = Vec::new();
+    let (mut process_events, mut page_origins) = (Vec::new(), PageOriginWriter::default());
     for event in &batch.events {
         let kind = match event {
             LayerEvent::Syscall(call) => {
@@ -76,6 +77,10 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
                 process_events.push(process_context::write(process, kinds.len(), &mut tables));
                 continue;
             }
+            LayerEvent::PageOrigin(origin) => {
+                page_origins.put(origin, kinds.len() + process_events.len(), &mut tables);
+                continue;
+            }
         };
         times.push(time.encode(event.time().0));
         kinds.push(kind.into());
@@ -119,6 +124,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         daemon_span_events: daemon_spans.end(),
         process_context_events: process_events,
         thread_attributes,
+        page_origin_events: page_origins.end(),
     };
     message.encode_to_vec()
 }

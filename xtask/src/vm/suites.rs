@@ -45,6 +45,7 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("kernels", "", Disk::Virtio),
     suite("attach", "", Disk::Loop),
     suite("device", "", Disk::Virtio),
+    suite("writeback", "ext4", Disk::Loop),
     suite("names", "container", Disk::Virtio),
     suite("stacked", "", Disk::Loop),
     suite("guest_stacked", "linear", Disk::Linear),

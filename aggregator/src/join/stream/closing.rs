@@ -25,6 +25,7 @@ impl Stream {
     /// Closes a trace and emits it as it is.
     pub(super) fn close(&mut self, slot: Slot, sink: &mut StatsSink<'_>) {
         self.resolve_merge_links(slot);
+        self.resolve_writers(slot);
         let open = self.open.get(slot);
         if let Some(key) = open.awaited_commit {
             self.commits.leave(key, open.trace.root_span);
@@ -63,6 +64,19 @@ impl Stream {
         let mut links = std::mem::take(&mut self.open.get(slot).trace.merged_into);
         links.iter_mut().for_each(|link| link.trace = self.trace_of(link.root()));
         self.open.get(slot).trace.merged_into = links;
+    }
+
+    /// Looks up the traces of writers. The origin knows only those that a thread context names.
+    fn resolve_writers(&mut self, slot: Slot) {
+        if self.open.peek(slot).trace.page_origins.is_empty() {
+            return;
+        }
+        let mut origins = std::mem::take(&mut self.open.get(slot).trace.page_origins);
+        let writers = origins.iter_mut().flat_map(|origin| &mut origin.writers);
+        for writer in writers.filter(|writer| writer.trace.0 == 0 && writer.span.0 != 0) {
+            writer.trace = self.trace_of(writer.span).unwrap_or(writer.trace);
+        }
+        self.open.get(slot).trace.page_origins = origins;
     }
 
     fn close_commit(&mut self, key: CommitKey, trace: Trace, sink: &mut StatsSink<'_>) {

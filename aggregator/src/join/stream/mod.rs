@@ -18,6 +18,7 @@ use blkkin_wire::event::{
     BioEvent, CommitEvent, LayerEvent, PairEvent, RequestEvent, Submitter, SyscallEvent,
 };
 use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
+use blkkin_wire::page_origin::PageOriginEvent;
 use blkkin_wire::remote_link::RpcEndpointEvent;
 use serde::{Deserialize, Serialize};
 
@@ -46,9 +47,10 @@ const MERGED_REQUESTS_MAX: usize = 8_192;
 /// These are rare; as many as may be open.
 const CLOSED_MAX: usize = 65_536;
 
-/// Maximum number of remembered calls with I/O that belong to an application's trace. Links to
-/// their requests need the trace id. As for the requests themselves, only calls that just ended are
-/// looked up.
+/// Maximum number of remembered calls with I/O, or with data for later I/O, that belong to an
+/// application's trace. Links to them need the trace id. As for requests, only calls that just ended
+/// are looked up. A writer is looked up later; the tracer names its trace, unless a daemon's event
+/// did.
 const APPLICATION_TRACES_MAX: usize = 65_536;
 
 type SpanCache<V> = GenerationalCache<SpanId, V, BuildHasherDefault<PassThrough>>;
@@ -93,7 +95,7 @@ impl Stream {
             has_rpc_endpoints: false,
             deadline: MonotonicNs(u64::MAX),
             window: Window::new(config.window_max),
-            names: NameTable::new(config.files_max, config.tasks_max, config.quiet_after),
+            names: NameTable::new(config.files_max, config.tasks_max, config.name_retention()),
             open: OpenTraces::new(),
             commits: Commits::new(config.commit_grace, config.commits_max),
             merged_requests: GenerationalCache::new(MERGED_REQUESTS_MAX),
@@ -141,7 +143,8 @@ impl Stream {
         }
         let admitted = self.window.admit(batch.events, batch.watermark);
         let behind = admitted.events.partition_point(|event| event.time() < self.watermark);
-        sink.stats.behind_watermark += behind as u64;
+        let in_order = |event: &&LayerEvent| !matches!(event, LayerEvent::PageOrigin(_));
+        sink.stats.behind_watermark += admitted.events[..behind].iter().filter(in_order).count() as u64;
         sink.stats.ahead_of_window += admitted.forced as u64;
         self.watermark = self.watermark.max(batch.watermark);
         for event in admitted.events {
@@ -176,6 +179,7 @@ impl Stream {
             LayerEvent::Commit(commit) => self.commit(commit, sink),
             LayerEvent::RpcEndpoint(endpoint) => self.rpc_endpoint(*endpoint, sink),
             LayerEvent::DaemonSpan(daemon_span) => self.daemon_span(daemon_span, sink),
+            LayerEvent::PageOrigin(origin) => self.page_origin(*origin, sink),
             LayerEvent::File(file) => self.names.file(file),
             LayerEvent::Device(device) => self.names.device(device),
             LayerEvent::ProcessContext(process) => self.names.process(*process),
@@ -191,6 +195,11 @@ impl Stream {
         let endpoint = self.has_rpc_endpoints && self.open.find(call.span).is_some();
         if call.bios == 0 && !endpoint && !self.commits.awaits_undecided(&call) {
             let waited = self.commits.wait(&call);
+            if call.writes_page_cache
+                && let Some(context) = &call.context
+            {
+                self.application_traces.insert(call.span, context.trace);
+            }
             self.scratch_trace.reset(self.source, self.anchor, call.span);
             self.scratch_trace.set_root(Root::Call(call), names);
             self.scratch_trace.waited_for.extend(late_wait_link(waited));
@@ -252,6 +261,19 @@ impl Stream {
             open.trace.names = self.names.of_task(bio.task);
         }
         open.add_pair(bio, request);
+        self.close_if_complete(slot, sink);
+    }
+
+    /// Adds an origin to the trace of its bio, before or after the bio. It may arrive late, so it is
+    /// no sign of activity: the inactivity timeout does not depend on when it arrives.
+    fn page_origin(&mut self, origin: PageOriginEvent, sink: &mut StatsSink<'_>) {
+        let slot = match self.open.find(origin.root) {
+            Some(slot) => slot,
+            None => self.slot(origin.root, sink),
+        };
+        let open = self.open.get(slot);
+        self.names.of_page_origin(&origin, &mut open.trace.origin_names);
+        open.add_page_origin(origin);
         self.close_if_complete(slot, sink);
     }
 

@@ -4,6 +4,7 @@ mod bounds;
 mod clones;
 mod commit;
 mod local;
+mod page_origin;
 pub(crate) mod property;
 mod snapshot;
 pub(crate) mod world;

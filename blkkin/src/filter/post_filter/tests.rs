@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use blkkin_aggregator::trace::Root;
+use blkkin_aggregator::trace::page_origins::WriterName;
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::event::{
     BioEvent, BlockStatus, ContextSource, FileEvent, OpenFile, PairEvent, SyscallEvent, TaskChange, TaskRef,
@@ -174,4 +175,24 @@ fn each_kind_of_task_rule_must_match() {
         TaskFilter { pids: vec![Pid(9), Pid(10)], cgroups: vec![CgroupId(7)], ..TaskFilter::default() };
     assert!(rule.matches(&task("x", 10)));
     assert_eq!(TaskFilter::default().non_empty(), None);
+}
+
+/// The kernel's worker writes back what the task `dd` wrote.
+#[test]
+fn write_back_is_filtered_by_its_writers_and_its_file() {
+    let mut trace = write(None);
+    trace.root = Root::Kernel;
+    let written = FileId { ino: 13, ..FILE };
+    let name = FileEvent { file: written, ..file("/srv/log", Captured::Full) };
+    trace.origin_names.files.insert(written, Arc::new(name.into()));
+    let task = Arc::new(TaskEvent::bare(TASK, MonotonicNs(0), "dd"));
+    trace.origin_names.writers.insert(TASK, WriterName { task, exe: None });
+    let by = |comm: &str| {
+        let tasks = TaskFilter { comms: vec![comm.to_owned()], ..TaskFilter::default() };
+        PostFilter { tasks: Some(tasks), ..PostFilter::default() }
+    };
+    assert_eq!(by("dd").evaluate(&trace), FilterVerdict::Keep);
+    assert_eq!(by("cat").evaluate(&trace), FilterVerdict::Drop);
+    assert_eq!(paths("/srv/**").evaluate(&trace), FilterVerdict::Keep);
+    assert_eq!(paths("/var/**").evaluate(&trace), FilterVerdict::Drop);
 }

@@ -24,13 +24,14 @@ const SECTOR_BYTES: u64 = 512;
 type Counts = BTreeMap<DeviceId, (String, u64)>;
 
 /// Counts from its start to its stop.
-pub(super) struct DiskCounter {
+#[derive(Default)]
+pub(crate) struct DiskCounter {
     start: Counts,
     counted: Option<Vec<DiskCount>>,
 }
 
 impl DiskCounter {
-    pub(super) fn start() -> DiskCounter {
+    pub(crate) fn start() -> DiskCounter {
         DiskCounter { start: read(), counted: None }
     }
 

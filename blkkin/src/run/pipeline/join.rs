@@ -133,7 +133,7 @@ impl TraceRouter {
     }
 
     fn progress(&self, stats: &SourceStats) -> Progress {
-        self.report.progress(stats.lost())
+        Progress { dirty_bytes: stats.dirty_bytes, ..self.report.progress(stats.lost()) }
     }
 }
 

@@ -20,12 +20,14 @@ impl LiveProcesses {
     pub(crate) fn apply(&mut self, events: &[LayerEvent]) {
         for event in events {
             let LayerEvent::Task(task) = event else { continue };
+            // A task that was merely discovered is not the command's: it wrote pages back.
+            let started = matches!(task.change, TaskChange::Forked | TaskChange::Execed);
             if task.change == TaskChange::Exited || task.kernel_thread {
                 self.tasks.remove(&task.task.id);
-            } else if self.tasks.len() < TASKS_MAX {
+            } else if started && self.tasks.len() < TASKS_MAX {
                 self.tasks.insert(task.task.id, task.pid);
             } else {
-                self.overflowed = true;
+                self.overflowed |= started;
             }
         }
     }
@@ -56,6 +58,7 @@ mod tests {
             event(1, 10, TaskChange::Execed),
             event(2, 10, TaskChange::Forked),
             event(3, 11, TaskChange::Forked),
+            event(4, 12, TaskChange::Discovered),
         ]);
         assert_eq!(live.count(), Some(2));
         live.apply(&[event(1, 10, TaskChange::Exited)]);

@@ -1,9 +1,13 @@
-//! Journal commits and kernel work that the traced tasks did not cause.
+//! Journal commits, write-back and other kernel work that the traced tasks did not cause.
 //!
 //! *In*: traces. *Out*: those that belong to the traced tasks. A journal commit serves all writers,
 //! and the kernel side records every commit, because only the return of a system call shows which
 //! one waited for it. When one command is traced, a commit that none of its calls waited for would
 //! attribute other writers' I/O to it.
+//!
+//! The kernel's worker writes back data of all programs. When one command is traced, only write-back
+//! with a recorded writer is the command's. The coverage counts the rest
+//! (`report/src/collect/cause.rs`).
 //!
 //! *Invariant*: a commit that a reported call links to is reported, once. A commit dropped earlier
 //! is recovered with a call that returned too late to be its primary waiter.
@@ -45,7 +49,7 @@ impl UnrelatedCommits {
                 unrelated
             }
             // A page fault of a traced task is a bio; a request alone belongs to an untraced bio.
-            Root::Kernel => trace.bios.is_empty(),
+            Root::Kernel => trace.bios.is_empty() || is_write_back_of_others(trace),
             Root::Call(_) | Root::DaemonSpan(_) | Root::Missing => false,
         }
     }
@@ -70,6 +74,15 @@ impl UnrelatedCommits {
     }
 }
 
+/// Returns whether the bio carries pages that no traced task is known to have written. Whichever
+/// task submitted it: a task that has no memory left writes back pages of others.
+fn is_write_back_of_others(trace: &Trace) -> bool {
+    let Some(bio) = trace.bios.iter().find(|bio| bio.span == trace.root_span) else { return false };
+    let origin = trace.page_origins.iter().find(|origin| origin.bio == bio.span);
+    let has_writer = origin.is_some_and(|origin| !origin.writers.is_empty());
+    bio.has_page_origin && bio.op.is_write() && !has_writer
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -78,7 +91,8 @@ mod tests {
 
     use blkkin_aggregator::trace::{ShownIn, WaitLink};
     use blkkin_wire::clock::MonotonicNs;
-    use blkkin_wire::event::{BlockStatus, CommitEvent};
+    use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, CommitEvent};
+    use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WriterEvidence};
 
     use super::*;
     use crate::filter::post_filter::tests::{bio, write};
@@ -126,6 +140,43 @@ mod tests {
         fault.bios.push(bio(6_000_000, BlockStatus(0)));
         assert!(!commits.is_unrelated(&fault));
         assert_eq!(commits.count(), 0, "not a commit");
+    }
+
+    #[test]
+    fn write_back_without_a_traced_writer_is_unrelated() {
+        let mut commits = UnrelatedCommits::new(TraceScope::Marked);
+        let mut trace = write(None);
+        trace.root = Root::Kernel;
+        let bio = BioEvent { has_page_origin: true, span: trace.root_span, ..bio(6_000_000, BlockStatus(0)) };
+        trace.bios.push(bio);
+        assert!(commits.is_unrelated(&trace), "its origin never arrived");
+        let writer = PageWriter {
+            trace: trace.id,
+            span: SpanId(9),
+            task: bio.task,
+            dirtied: MonotonicNs(1),
+            bytes: bio.bytes,
+            evidence: WriterEvidence::EndedBefore,
+        };
+        trace.page_origins.push(PageOriginEvent {
+            time: bio.queue,
+            bio: bio.span,
+            root: bio.span,
+            kind: PageKind::File,
+            file: None,
+            offset: 0,
+            bytes: bio.bytes,
+            reason: None,
+            writers: vec![writer],
+            bytes_unattributed: 0,
+            unattributed: None,
+        });
+        assert!(!commits.is_unrelated(&trace));
+        trace.page_origins[0].writers.clear();
+        assert!(commits.is_unrelated(&trace));
+        assert!(!UnrelatedCommits::new(TraceScope::All).is_unrelated(&trace));
+        trace.bios[0].op = BlockOp(0);
+        assert!(!commits.is_unrelated(&trace), "a read by a page fault");
     }
 
     #[test]

@@ -121,8 +121,8 @@ pub(super) fn assemble(outcome: &StageOutcome<AssembleStage>) -> String {
     line
 }
 
-fn kinds(stats: &JoinStats) -> [&EventStats; 5] {
-    [&stats.calls, &stats.bios, &stats.requests, &stats.commits, &stats.rpc_endpoints]
+fn kinds(stats: &JoinStats) -> [&EventStats; 6] {
+    [&stats.calls, &stats.bios, &stats.requests, &stats.commits, &stats.rpc_endpoints, &stats.page_origins]
 }
 
 fn append_common(line: &mut String, gone: u64, oversize: u64) {

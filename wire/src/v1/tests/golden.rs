@@ -80,6 +80,7 @@ pub(super) fn sample_batch() -> EventBatch {
         request: Some(SpanId(0x5be0_cd19_137e_2179)),
         first: true,
         split: false,
+        has_page_origin: false,
         queue: MonotonicNs(5_000_010_000),
         end: MonotonicNs(5_000_100_000),
         device: part,
@@ -568,4 +569,97 @@ fn zero_context_is_rejected() {
     message.contexts.as_mut().unwrap().span[1] = 0;
     let none = Malformed::Value { column: "Contexts.span", value: 0 };
     assert_eq!(decode(&message.encode_to_vec()), Err(none));
+}
+
+/// Returns the sample batch with two bios of the commit whose pages have an origin: one that other
+/// calls wrote, and one of metadata. One event is that of a bio of an earlier batch.
+/// `golden/page-origin-v1.bin` holds it.
+fn with_page_origins() -> EventBatch {
+    let mut batch = sample_batch();
+    let LayerEvent::Syscall(write) = &mut batch.events[6] else { panic!("{:?}", batch.events[6]) };
+    write.writes_page_cache = true;
+    let (call, task, exit) = (write.span, write.task, write.exit);
+    let trace = batch.source.trace_id(call);
+    let LayerEvent::Bio(bio) = &mut batch.events[7] else { panic!("{:?}", batch.events[7]) };
+    bio.has_page_origin = true;
+    let writer = PageWriter {
+        trace,
+        span: call,
+        task,
+        dirtied: exit,
+        bytes: 1_024,
+        evidence: WriterEvidence::EndedBefore,
+    };
+    let mapped = PageWriter {
+        trace: TraceId(0),
+        span: SpanId(0),
+        dirtied: MonotonicNs(exit.0 + 7_000),
+        bytes: 4_096,
+        evidence: WriterEvidence::MappedStore,
+        ..writer
+    };
+    let file = FileId { device: DeviceId { major: 259, minor: 2 }, ino: 1_234, generation: 77 };
+    let data = PageOriginEvent {
+        time: bio.queue,
+        bio: bio.span,
+        root: bio.root,
+        kind: PageKind::File,
+        file: Some(file),
+        offset: 8_192,
+        bytes: 4_096,
+        reason: Some(WritebackReason::Periodic),
+        writers: vec![writer, mapped],
+        bytes_unattributed: 0,
+        unattributed: None,
+    };
+    let earlier = PageOriginEvent {
+        time: MonotonicNs(4_000_000_000),
+        bio: SpanId(0x77),
+        root: SpanId(0x77),
+        kind: PageKind::Device,
+        file: None,
+        offset: 12_288,
+        reason: None,
+        writers: Vec::new(),
+        bytes_unattributed: 4_096,
+        unattributed: Some(Unattributed::NotRecorded),
+        ..data
+    };
+    batch.events.insert(4, LayerEvent::PageOrigin(data.into()));
+    batch.events.push(LayerEvent::PageOrigin(earlier.into()));
+    batch
+}
+
+#[test]
+fn page_origin_bytes_are_stable() {
+    assert_golden("page-origin-v1", &with_page_origins());
+}
+
+/// A reader with the older schema skips the field, and ignores the flags.
+#[test]
+fn reader_without_page_origins_reads_other_events() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_page_origins()).as_slice()).unwrap();
+    message.page_origin_events = None;
+    message.syscall_events.flags.iter_mut().for_each(|flags| *flags &= (1 << 15) - 1);
+    message.bio_events.flags.iter_mut().for_each(|flags| *flags &= (1 << 6) - 1);
+    assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, sample_batch());
+}
+
+#[test]
+fn invalid_page_origins_are_rejected() {
+    use prost::Message;
+    let good = message::EventBatch::decode(encode(&with_page_origins()).as_slice()).unwrap();
+    let rejected = |change: fn(&mut message::PageOriginEvents)| {
+        let mut message = good.clone();
+        change(message.page_origin_events.as_mut().unwrap());
+        decode(&message.encode_to_vec()).unwrap_err()
+    };
+    let value = |column, value| Malformed::Value { column, value };
+    assert_eq!(rejected(|m| m.before[1] = 99), value("PageOriginEvents.before", 99));
+    assert_eq!(rejected(|m| m.flags[0] = 9), value("PageOriginEvents.flags", 9));
+    assert_eq!(rejected(|m| m.writer_flags[1] |= 4), value("PageOriginEvents.writer_flags", 86));
+    assert_eq!(rejected(|m| m.writers[0] = u32::MAX), Malformed::Short("PageOriginEvents.writer_flags"));
+    assert_eq!(rejected(|m| m.writers[0] = 1), Malformed::Long("PageOriginEvents.writer_flags"));
+    assert_eq!(rejected(|m| m.writer_task[0] = 99), value("PageOriginEvents.writer_task", 99));
 }

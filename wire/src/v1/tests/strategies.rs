@@ -58,7 +58,8 @@ prop_compose! {
         ret in option::of(any::<i64>()), file in option::of(open()), second in option::of(open()),
         paths in [option::of(text()), option::of(text())], paths_captured in captured(), bios: u32, sleeps: u32,
         cpu_wait: Option<u64>, sync_tid: Option<u32>,
-        context in option::of((1..u128::MAX, 1..u64::MAX, any::<u8>())), attributes in option::of(attributes())
+        context in option::of((1..u128::MAX, 1..u64::MAX, any::<u8>())), attributes in option::of(attributes()),
+        writes_page_cache: bool
     ) -> SyscallEvent {
         let call = SyscallId::from_index(index as u8).unwrap();
         let mut args = [0; 6];
@@ -68,7 +69,7 @@ prop_compose! {
             span, task, call, args, enter, exit, outcome: ret.map_or(SyscallOutcome::NoExit, SyscallOutcome::Returned), file,
             second_file: second.map(Box::new), paths, paths_captured, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs), sync_tid,
             context: context.map(|(trace, span, flags)| TraceContext { trace: TraceId(trace), span: SpanId(span), flags, source: [ContextSource::ThreadContext, ContextSource::DaemonSpan, ContextSource::Both][(span % 3) as usize] }.into()),
-            attributes: attributes.map(Arc::new),
+            attributes: attributes.map(Arc::new), writes_page_cache,
         }
     }
 }
@@ -76,12 +77,12 @@ prop_compose! {
 prop_compose! {
     fn bio()(
         span in span(), above in option::of(span()), root in option::of(span()), task in task(),
-        request in option::of(span()), first: bool, split: bool, queue in time(), end in time(), device in device(),
+        request in option::of(span()), first: bool, split: bool, has_page_origin: bool, queue in time(), end in time(), device in device(),
         sector: u64, bytes: u32, op: u32, status: u8
     ) -> BioEvent {
         BioEvent {
             span, submitter: above.map_or(Submitter::Kernel, Submitter::Span),
-            root: root.unwrap_or(above.unwrap_or(span)), task, request, first, split, queue, end, device,
+            root: root.unwrap_or(above.unwrap_or(span)), task, request, first, split, has_page_origin, queue, end, device,
             sector: Sector(sector), bytes, op: BlockOp(op), status: BlockStatus(status),
         }
     }
@@ -203,6 +204,42 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn page_writer()(
+        trace in option::of(any::<u128>()), span in option::of(1..u64::MAX), task in task(), dirtied in time(), bytes: u32,
+        evidence in 0..4_usize
+    ) -> PageWriter {
+        use WriterEvidence::*;
+        let span = SpanId(span.unwrap_or(0));
+        PageWriter {
+            trace: TraceId(trace.unwrap_or(7 << 64 | u128::from(span.0))), span, task, dirtied, bytes,
+            evidence: [EndedBefore, UnderWay, MappedStore, DuringTransfer][evidence],
+        }
+    }
+}
+
+prop_compose! {
+    fn page_origin()(
+        time in time(), bio in span(), root in option::of(span()), kind in 0..5_usize, file in option::of(file()),
+        offset: u64, bytes: u32, reason in 0..8_usize, writers in vec(page_writer(), 0..4), bytes_unattributed: u32,
+        unattributed in 0..4_usize
+    ) -> PageOriginEvent {
+        let reason = (reason > 0).then(|| {
+            use WritebackReason::*;
+            [Background, MemoryPressure, Sync, Periodic, FreeSpace, ForeignCgroup, Other][reason - 1]
+        });
+        let unattributed = (unattributed > 0).then(|| {
+            use Unattributed::*;
+            [NotRecorded, Evicted, NotConsecutive][unattributed - 1]
+        });
+        use PageKind::*;
+        PageOriginEvent {
+            time, bio, root: root.unwrap_or(bio), kind: [File, Device, Metadata, Log, Swap][kind], file, offset, bytes, reason,
+            writers, bytes_unattributed, unattributed,
+        }
+    }
+}
+
 fn event() -> impl Strategy<Value = LayerEvent> {
     prop_oneof![
         syscall().prop_map(LayerEvent::Syscall),
@@ -216,6 +253,7 @@ fn event() -> impl Strategy<Value = LayerEvent> {
         rpc_endpoint().prop_map(|endpoint| LayerEvent::RpcEndpoint(endpoint.into())),
         daemon_span().prop_map(|span| LayerEvent::DaemonSpan(span.into())),
         process_context().prop_map(|context| LayerEvent::ProcessContext(context.into())),
+        page_origin().prop_map(|origin| LayerEvent::PageOrigin(origin.into())),
     ]
 }
 
@@ -259,6 +297,9 @@ fn stats() -> impl Strategy<Value = SourceStats> {
             resources_no_room: last[12],
             attributes_cut: last[13],
             attributes_unread: last[14],
+            page_origins: RecordStats { fired: last[0], recorded: last[1], dropped: last[2] },
+            dirty_writes_evicted: last[3],
+            dirty_bytes: last[4],
         }
     })
 }

@@ -1,0 +1,217 @@
+//! The writers of what the kernel writes back later.
+//!
+//! *Input*: programs that write blocks with their own number into files that they share, and the
+//! disk's content afterwards. Each sector on the disk must be from a write that the trace names for
+//! the bio that carried the sector last.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints what it recorded"
+)]
+
+mod common;
+mod support;
+#[path = "writeback/writers.rs"]
+mod writers;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use blkkin_tracer::{TraceScope, TracerConfig};
+use blkkin_wire::event::{BioEvent, SyscallEvent};
+use blkkin_wire::ids::{Pid, SpanId};
+use blkkin_wire::page_origin::{PageKind, PageOriginEvent, WriterEvidence};
+
+use support::disk::Disk;
+use support::gated_process::GatedProcess;
+use support::recording::{Recorder, Recording};
+use support::{needs, or_skip};
+use writers::{SECTOR, Step};
+
+const WRITERS: u64 = 8;
+/// Steps of a writer; an emulated guest is slower.
+fn number_of_steps() -> usize {
+    if std::env::var_os("BLKKIN_GUEST").is_some() { 400 } else { 3_000 }
+}
+
+#[test]
+fn each_sector_of_ext4_is_from_a_named_writer() {
+    needs!("losetup", "mkfs.ext4");
+    sectors_are_from_named_writers(&or_skip!(Disk::ext4(96 << 20)));
+}
+
+#[test]
+fn each_sector_of_xfs_is_from_a_named_writer() {
+    needs!("losetup", "mkfs.xfs");
+    sectors_are_from_named_writers(&or_skip!(Disk::with_file_system(320 << 20, "xfs")));
+}
+
+#[test]
+fn each_sector_of_btrfs_is_from_a_named_writer() {
+    needs!("losetup", "mkfs.btrfs");
+    sectors_are_from_named_writers(&or_skip!(Disk::with_file_system(256 << 20, "btrfs")));
+}
+
+fn sectors_are_from_named_writers(disk: &Disk) {
+    let folder = disk.mount_point();
+    let mut processes: Vec<GatedProcess> =
+        (0..WRITERS).map(|writer| writers::process(&folder, writer, number_of_steps())).collect();
+    let pids: Vec<Pid> = processes.iter().map(GatedProcess::pid).collect();
+    let recorder = Recorder::start(&TracerConfig::default(), &pids);
+    processes.iter_mut().for_each(GatedProcess::release);
+    processes.iter_mut().for_each(|process| assert_eq!(process.run_to_exit(), 0));
+    sync(&folder);
+    let recording = recorder.finish();
+    let truth = Truth::new(&recording, &pids);
+    let checked = truth.check_disk(disk, &recording);
+    println!("{checked:?}");
+    assert_eq!(checked.wrong, 0, "{checked:?}");
+    assert!(checked.sectors > 4_000, "{checked:?}");
+    assert!(checked.not_named * 1_000 <= checked.sectors, "{checked:?}");
+}
+
+/// Writes everything back; workers submit it.
+fn sync(folder: &Path) {
+    let file = File::open(folder).unwrap();
+    // SAFETY: passes a number only.
+    assert_eq!(unsafe { libc::syncfs(file.as_raw_fd()) }, 0);
+}
+
+/// The writes of all writers.
+struct Truth<'a> {
+    /// Writer and its step, by the span of its call.
+    by_span: HashMap<SpanId, (u64, usize)>,
+    calls: HashMap<SpanId, &'a SyscallEvent>,
+}
+
+#[derive(Debug, Default)]
+struct Checked {
+    /// Sectors of the disk that a writer wrote and a traced bio carried.
+    sectors: u64,
+    not_named: u64,
+    /// Named writers whose call did not write into the bio's range of its file.
+    wrong: u64,
+    named: u64,
+}
+
+impl<'a> Truth<'a> {
+    /// Finds the writes of each process in order: its nth `pwrite64` is its nth write.
+    fn new(recording: &'a Recording, pids: &[Pid]) -> Truth<'a> {
+        let mut truth = Truth { by_span: HashMap::new(), calls: HashMap::new() };
+        let tasks: HashMap<_, _> = recording.tasks().map(|task| (task.task.id, task.pid)).collect();
+        let mut made: HashMap<Pid, Vec<&SyscallEvent>> = HashMap::new();
+        for call in recording.calls_named("pwrite64") {
+            made.entry(tasks[&call.task.id]).or_default().push(call);
+            truth.calls.insert(call.span, call);
+        }
+        for (writer, pid) in (0..).zip(pids) {
+            let mut calls = made.remove(pid).unwrap();
+            calls.sort_by_key(|call| call.enter);
+            let writes = writers::steps(writer, number_of_steps()).into_iter().enumerate();
+            let writes: Vec<_> = writes.filter(|(_, step)| matches!(step, Step::Write(_))).collect();
+            assert_eq!(calls.len(), writes.len());
+            truth
+                .by_span
+                .extend(calls.iter().zip(writes).map(|(call, (index, _))| (call.span, (writer, index))));
+        }
+        truth
+    }
+
+    fn check_disk(&self, disk: &Disk, recording: &Recording) -> Checked {
+        let mut checked = Checked::default();
+        let origins: HashMap<SpanId, &PageOriginEvent> =
+            recording.page_origins().map(|origin| (origin.bio, origin)).collect();
+        self.check_names(&origins, &mut checked);
+        let last = last_bios(disk, recording);
+        let mut node = File::open(disk.node()).unwrap();
+        // The page cache of the device may have the content of before.
+        // SAFETY: passes numbers only.
+        unsafe { libc::posix_fadvise(node.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        let mut content = Vec::new();
+        node.read_to_end(&mut content).unwrap();
+        for (number, sector) in (0..).zip(content.chunks_exact(SECTOR)) {
+            let (Some(author), Some(bio)) = (writers::author(sector), last.get(&number)) else { continue };
+            checked.sectors += 1;
+            let named = origins.get(&bio.span).is_some_and(|origin| {
+                origin.writers.iter().any(|writer| self.by_span.get(&writer.span) == Some(&author))
+            });
+            if !named {
+                checked.not_named += 1;
+                if checked.not_named <= 5 {
+                    let call =
+                        self.by_span.iter().find(|(_, of)| **of == author).map(|(span, _)| self.calls[span]);
+                    println!(
+                        "sector {number}: {author:?} is not named: {call:?}\n{bio:?}\n{:#?}",
+                        origins.get(&bio.span)
+                    );
+                }
+            }
+        }
+        checked
+    }
+
+    /// Checks that each named writer's own record says that it wrote into the range, before its
+    /// bio ended.
+    fn check_names(&self, origins: &HashMap<SpanId, &PageOriginEvent>, checked: &mut Checked) {
+        for origin in origins.values().filter(|origin| origin.kind == PageKind::File) {
+            let range = origin.offset..origin.offset + u64::from(origin.bytes);
+            for writer in &origin.writers {
+                checked.named += 1;
+                let Some(call) = self.calls.get(&writer.span) else { continue };
+                let (start, bytes) = (call.args[3], call.args[2]);
+                let meets = start < range.end && range.start < start + bytes;
+                let same_file = call.file.map(|open| open.file) == origin.file;
+                let in_time = call.enter <= origin.time || writer.evidence == WriterEvidence::DuringTransfer;
+                if !meets || !same_file || !in_time {
+                    checked.wrong += 1;
+                    println!("{writer:?} of {origin:?}: {call:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Returns the write bio that carried each sector of the disk last.
+fn last_bios<'a>(disk: &Disk, recording: &'a Recording) -> HashMap<u64, &'a BioEvent> {
+    let mut bios: Vec<&BioEvent> = recording
+        .bios()
+        .filter(|bio| bio.device == disk.device() && bio.op.name_for(bio.bytes) == "write")
+        .collect();
+    bios.sort_by_key(|bio| bio.queue);
+    let mut last = HashMap::new();
+    for bio in bios {
+        for sector in 0..u64::from(bio.bytes) / SECTOR as u64 {
+            last.insert(bio.sector.0 + sector, bio);
+        }
+    }
+    last
+}
+
+/// Everything of a machine: writes by programs that are not marked are named too.
+#[test]
+fn a_file_that_is_written_and_closed_is_named_later() {
+    needs!("losetup", "mkfs.ext4", "dd");
+    let disk = or_skip!(Disk::ext4(64 << 20));
+    let config = TracerConfig { scope: TraceScope::All, kernel_origin: true, ..TracerConfig::default() };
+    let recorder = Recorder::start(&config, &[]);
+    let file = disk.mount_point().join("file");
+    let dd = std::process::Command::new("dd")
+        .args(["if=/dev/zero", "bs=64k", "count=64", "status=none"])
+        .arg(format!("of={}", file.display()))
+        .status();
+    assert!(dd.unwrap().success());
+    sync(&disk.mount_point());
+    let recording = recorder.finish();
+    let writes: Vec<_> = recording.calls_named("write").iter().map(|call| call.span).collect();
+    let mut written = 0;
+    for origin in recording.page_origins().filter(|origin| {
+        origin.writers.iter().any(|writer| writes.contains(&writer.span)) && origin.bytes_unattributed == 0
+    }) {
+        written += u64::from(origin.bytes);
+    }
+    assert_eq!(written, 4 << 20, "{:#?}", recording.page_origins().collect::<Vec<_>>());
+}

@@ -1,0 +1,216 @@
+//! Table of the programs whose data the bios carried, by program and file.
+//!
+//! *In*: traces with origins of their bios' pages. *Out*: for each program and file the bytes that
+//! were written back, the requests, and the time that the data had waited in memory.
+//!
+//! *Invariant*: a row counts what the origins name, nothing is divided or guessed. Bytes without a
+//! known writer are in no row; the coverage counts them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+
+use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::trace::page_origins::OriginIndex;
+use blkkin_wire::event::BioEvent;
+use blkkin_wire::page_origin::{PageOriginEvent, PageWriter, WriterEvidence};
+
+use super::latency::Latency;
+
+/// Maximum number of rows; the first pairs get one. A row takes some 30 KiB, nearly all of it the
+/// histogram of ages: 15 MiB.
+pub const WRITERS_MAX: usize = 512;
+
+/// Program without a known name.
+pub const UNKNOWN_PROGRAM: &str = "unknown program";
+
+/// Counters of one program and file.
+#[derive(Clone, Debug, Default)]
+pub struct WriterRow {
+    /// Bytes of the program's data that bios carried.
+    pub bytes: u64,
+    /// Requests that were made for these bios. A bio that was merged into another one's request
+    /// adds none.
+    pub requests: u64,
+    /// Time from the write to the bio, for each bio. A write that had not ended has none.
+    pub age: Latency,
+}
+
+/// Rows of all programs and files.
+#[derive(Clone, Debug, Default)]
+pub struct WrittenBy {
+    rows: HashMap<(Box<str>, Box<str>), WriterRow>,
+    others: Option<Box<WriterRow>>,
+}
+
+/// A row with its program and file.
+pub type NamedRow<'a> = (&'a str, &'a str, &'a WriterRow);
+
+impl WrittenBy {
+    /// Adds the writers of a trace's bios.
+    pub(crate) fn add(&mut self, trace: &Trace) {
+        if trace.page_origins.is_empty() {
+            return;
+        }
+        let index = OriginIndex::of(trace);
+        let mut requests: HashMap<_, u64> = HashMap::new();
+        trace.requests.iter().filter_map(|request| request.parent).for_each(|bio| {
+            *requests.entry(bio).or_default() += 1;
+        });
+        for bio in trace.bios.iter().filter(|bio| bio.op.is_write()) {
+            if let Some(origin) = index.of_bio(bio).filter(|origin| !origin.writers.is_empty()) {
+                self.add_bio(trace, bio, origin, requests.get(&bio.span).copied().unwrap_or(0));
+            }
+        }
+    }
+
+    fn add_bio(&mut self, trace: &Trace, bio: &BioEvent, origin: &PageOriginEvent, requests: u64) {
+        let file = file(trace, bio, origin);
+        // A program that wrote in many calls counts the bio once.
+        let carried = || origin.writers.iter().filter(|writer| is_carried(writer));
+        let programs: BTreeSet<&str> = carried().map(|writer| program(trace, writer)).collect();
+        for name in programs {
+            let own = || carried().filter(|writer| program(trace, writer) == name);
+            let row = self.row(name, &file);
+            row.bytes += own().map(|writer| u64::from(writer.bytes)).sum::<u64>();
+            row.requests += requests;
+            let ended = own().filter(|writer| writer.evidence.has_age());
+            if let Some(dirtied) = ended.map(|writer| writer.dirtied).min() {
+                row.age.record(origin.time.since(dirtied));
+            }
+        }
+    }
+
+    fn row(&mut self, program: &str, file: &str) -> &mut WriterRow {
+        let key = (Box::from(program), Box::from(file));
+        if self.rows.len() >= WRITERS_MAX && !self.rows.contains_key(&key) {
+            return self.others.get_or_insert_default();
+        }
+        self.rows.entry(key).or_default()
+    }
+
+    /// Returns up to `limit` rows, ordered by bytes.
+    pub fn by_bytes(&self, limit: usize) -> Vec<NamedRow<'_>> {
+        let mut rows: Vec<NamedRow<'_>> =
+            self.rows.iter().map(|((program, file), row)| (&**program, &**file, row)).collect();
+        rows.sort_by_key(|(program, file, row)| (Reverse(row.bytes), *program, *file));
+        rows.truncate(limit);
+        rows
+    }
+
+    /// Returns the number of rows.
+    pub fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns whether there are pairs beyond [`WRITERS_MAX`].
+    pub fn has_others(&self) -> bool {
+        self.others.is_some()
+    }
+
+    /// Returns bytes and requests of all rows except `shown`.
+    pub fn rest(&self, shown: &[NamedRow<'_>]) -> (u64, u64) {
+        let all = self.rows.values().chain(self.others.as_deref());
+        let sum =
+            |(bytes, requests): (u64, u64), row: &WriterRow| (bytes + row.bytes, requests + row.requests);
+        let (bytes, requests) = all.fold((0, 0), sum);
+        let (shown_bytes, shown_requests) = shown.iter().map(|(.., row)| *row).fold((0, 0), sum);
+        (bytes - shown_bytes, requests - shown_requests)
+    }
+}
+
+/// Returns whether this bio counts for the writer. Data that was written during the transfer is dirty
+/// again, and counts for the bio that carries it later.
+fn is_carried(writer: &PageWriter) -> bool {
+    writer.evidence != WriterEvidence::DuringTransfer
+}
+
+/// Returns the program of a writer.
+pub fn program<'a>(trace: &'a Trace, writer: &PageWriter) -> &'a str {
+    trace.origin_names.writers.get(&writer.task).map_or(UNKNOWN_PROGRAM, |name| name.program())
+}
+
+/// Returns the path of the pages' file. Raw writes to a device have the device's name.
+fn file(trace: &Trace, bio: &BioEvent, origin: &PageOriginEvent) -> String {
+    match &origin.file {
+        Some(file) => trace.origin_names.path(file).to_string(),
+        None => {
+            let name = trace.names.devices.0.get(&bio.device);
+            name.map_or_else(|| bio.device.to_string(), |name| format!("/dev/{name}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use blkkin_aggregator::trace::Root;
+    use blkkin_aggregator::trace::page_origins::WriterName;
+    use blkkin_wire::clock::{DurationNs, MonotonicNs};
+    use blkkin_wire::event::{TaskEvent, TaskRef};
+    use blkkin_wire::ids::{FileId, SpanId, TaskId};
+
+    use super::*;
+    use crate::sample::{TASK, bio, empty, file, page_origin, page_writer, request};
+
+    /// Returns write-back at time 1,000,001 ns of a file that `dd` wrote.
+    fn write_back(span: u64, writers: Vec<PageWriter>) -> Trace {
+        let mut trace = empty(span);
+        trace.root = Root::Kernel;
+        trace.bios.push(bio(span, 1_000_001, 2_000_000));
+        let request = request(span + 100, 1, Some(2), 9);
+        trace.requests.push(blkkin_wire::event::RequestEvent { parent: Some(SpanId(span)), ..request });
+        let time = MonotonicNs(1_000_001);
+        trace.page_origins.push(PageOriginEvent { time, ..page_origin(span, writers) });
+        let named = file("/srv/log", 0o100_644);
+        let id: FileId = named.file;
+        trace.origin_names.files.insert(id, named);
+        let task = Arc::new(TaskEvent::bare(TASK, MonotonicNs(0), "dd"));
+        trace.origin_names.writers.insert(TASK, WriterName { task, exe: None });
+        trace
+    }
+
+    #[test]
+    fn rows_have_program_file_bytes_requests_and_age() {
+        let mut table = WrittenBy::default();
+        // Two calls of dd, and one of a task without a name.
+        let unknown = TaskRef { id: TaskId(77), version: 0 };
+        let other = PageWriter { task: unknown, ..page_writer(9, 500_001, 96) };
+        table.add(&write_back(5, vec![page_writer(7, 1, 1000), page_writer(8, 2, 3000), other]));
+        table.add(&write_back(6, vec![page_writer(7, 800_001, 4096)]));
+        table.add(&write_back(7, Vec::new()));
+        let rows = table.by_bytes(10);
+        let names: Vec<_> = rows.iter().map(|(program, file, _)| (*program, *file)).collect();
+        assert_eq!(names, [("dd", "/srv/log"), (UNKNOWN_PROGRAM, "/srv/log")]);
+        assert_eq!((rows[0].2.bytes, rows[0].2.requests, rows[0].2.age.count()), (8096, 2, 2));
+        assert_eq!(rows[0].2.age.max(), Some(DurationNs(1_000_000)));
+        assert_eq!(table.rest(&rows[..1]), (96, 1));
+    }
+
+    #[test]
+    fn a_write_under_way_has_no_age_and_a_read_no_writer() {
+        let mut table = WrittenBy::default();
+        let under_way = PageWriter { evidence: WriterEvidence::UnderWay, ..page_writer(7, 2_000_000, 10) };
+        let later = PageWriter { evidence: WriterEvidence::DuringTransfer, ..under_way };
+        table.add(&write_back(5, vec![under_way, later]));
+        let mut read = write_back(6, vec![page_writer(7, 1, 4096)]);
+        read.bios[0].op = blkkin_wire::event::BlockOp(0);
+        table.add(&read);
+        let rows = table.by_bytes(10);
+        assert_eq!((rows.len(), rows[0].2.bytes, rows[0].2.age.count()), (1, 10, 0));
+    }
+
+    #[test]
+    fn pairs_beyond_the_maximum_are_summed() {
+        let mut table = WrittenBy::default();
+        for n in 0..WRITERS_MAX as u64 + 3 {
+            let mut trace = write_back(5, vec![page_writer(7, 1, 4096)]);
+            let id = FileId { ino: 1_000 + n, ..trace.page_origins[0].file.unwrap() };
+            trace.page_origins[0].file = Some(id);
+            table.add(&trace);
+        }
+        let shown = table.by_bytes(2);
+        assert_eq!((table.count(), table.has_others()), (WRITERS_MAX, true));
+        assert_eq!(table.rest(&shown), ((WRITERS_MAX as u64 + 1) * 4096, WRITERS_MAX as u64 + 1));
+    }
+}

@@ -1,0 +1,389 @@
+//! Table of dirty ranges: which operations wrote which bytes of a file that its page cache has not
+//! written back yet.
+//!
+//! *In*: writes, write-backs and truncations, in the order of time. *Out*: the writers of a range
+//! when it is written back. *Invariant*: a writer of a range is an operation that wrote into it and
+//! ended after the range was last clean. Memory stays below the limit: what is evicted is counted,
+//! and its file is remembered.
+//!
+//! A file is cut into segments of 64 KiB, and each has a list of its writes: 40 bytes a write of up
+//! to one segment, 11 MiB for 1 GiB that was written in steps of 4 KiB.
+//!
+//! *A range that was just written back* keeps its writers for [`CARRIED_KEPT`], as a second choice.
+//! The kernel marks a page clean before it queues the page's bio, and a write between the two makes
+//! the page dirty again. That write ended before the bio was queued and is taken for one of its
+//! writers. If the page is written back again and no later write covers it, it must be one of those.
+//!
+//! *Overwritten data*: a write that a later one covers completely stays a writer, as long as its
+//! segment has fewer than [`OVERWRITTEN_KEPT`] writes.
+//!
+//! *Rejected*: one ordered map of ranges for each file. Splits and merges of ranges cost O(log n)
+//! and 100 bytes a write; a segment has 16 writes of 4 KiB, which one scan of 640 bytes finds.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
+
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::TaskRef;
+use blkkin_wire::ids::{FileId, SpanId, TaskId, TraceId};
+use blkkin_wire::page_origin::{PageWriter, WriterEvidence};
+
+use super::page_set::PageSet;
+
+const SEGMENT_SHIFT: u32 = 16;
+const SEGMENT: u64 = 1 << SEGMENT_SHIFT;
+
+/// Time in ns for which the writers of a range stay after it was written back. The kernel builds a
+/// bio within milliseconds of marking its first page clean.
+const CARRIED_KEPT: u64 = 1_000_000_000;
+
+/// Number of writes of a segment from which overwritten ones are dropped.
+const OVERWRITTEN_KEPT: usize = 64;
+/// Maximum number of writes of a segment. The oldest is evicted. Appends of 16 bytes reach it.
+const WRITES_PER_SEGMENT: usize = 4_096;
+/// Maximum number of files of which is remembered that ranges were evicted. Beyond it, every file
+/// counts as one of them.
+const EVICTED_FILES: usize = 65_536;
+
+/// An operation that wrote.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writer {
+    pub(crate) span: SpanId,
+    /// Trace of the operation; none if its node derives it from the span.
+    pub(crate) trace: Option<TraceId>,
+    pub(crate) task: TaskRef,
+    pub(crate) ended: MonotonicNs,
+    pub(crate) evidence: WriterEvidence,
+}
+
+/// A write-back of a range that a write overlapped in time.
+#[derive(Clone, Debug)]
+pub(crate) struct Carried {
+    pub(crate) range: Range<u64>,
+    pub(crate) queued: MonotonicNs,
+}
+
+/// Part of a write within one segment.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// First byte and end, relative to the segment.
+    start: u32,
+    end: u32,
+    span: u64,
+    task: u64,
+    ended: u64,
+    version: u16,
+    mapped: bool,
+    /// 0: dirty. Else 1 + the time at which a bio carried it, in ms since the table's start.
+    carried: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 40);
+
+/// Segment of a file.
+type Key = (FileId, u64);
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct DirtyRanges {
+    segments: HashMap<Key, Vec<Entry>>,
+    /// Segments in the order of their first write. Some exist no more.
+    order: VecDeque<Key>,
+    /// Traces of operations that belong to an application's trace.
+    traces: HashMap<u64, TraceId>,
+    entries: usize,
+    dirty_bytes: u64,
+    entries_max: usize,
+    start: MonotonicNs,
+    evicted_files: HashSet<FileId>,
+    every_file_evicted: bool,
+    /// Writes evicted for lack of room.
+    pub(crate) evicted: u64,
+}
+
+impl DirtyRanges {
+    /// Creates an empty table for up to `entries_max` writes of one segment each.
+    pub(crate) fn new(start: MonotonicNs, entries_max: usize) -> DirtyRanges {
+        DirtyRanges {
+            segments: HashMap::new(),
+            order: VecDeque::new(),
+            traces: HashMap::new(),
+            entries: 0,
+            dirty_bytes: 0,
+            entries_max,
+            start,
+            evicted_files: HashSet::new(),
+            every_file_evicted: false,
+            evicted: 0,
+        }
+    }
+
+    /// Records a write. `carried` lists the write-backs that were queued while it was under way.
+    pub(crate) fn write(&mut self, file: FileId, range: Range<u64>, writer: &Writer, carried: &[Carried]) {
+        if let Some(trace) = writer.trace {
+            self.traces.insert(writer.span.0, trace);
+        }
+        for (key, part) in segments(file, &range) {
+            let entry = Entry {
+                start: part.start,
+                end: part.end,
+                span: writer.span.0,
+                task: writer.task.id.0,
+                ended: writer.ended.0,
+                version: writer.task.version,
+                mapped: writer.evidence == WriterEvidence::MappedStore,
+                carried: 0,
+            };
+            let mut parts = vec![entry];
+            for Carried { range, queued } in carried {
+                let stamp = self.stamp(*queued);
+                parts = parts.into_iter().flat_map(|entry| split(entry, key.1, range, stamp)).collect();
+            }
+            self.insert(key, &parts);
+        }
+        self.make_room();
+    }
+
+    fn insert(&mut self, key: Key, parts: &[Entry]) {
+        let list = match self.segments.entry(key) {
+            std::collections::hash_map::Entry::Occupied(list) => list.into_mut(),
+            std::collections::hash_map::Entry::Vacant(list) => {
+                self.order.push_back(key);
+                list.insert(Vec::new())
+            }
+        };
+        let before = list.len();
+        if before >= OVERWRITTEN_KEPT {
+            let covered = |old: &Entry| parts.iter().any(|new| new.start <= old.start && old.end <= new.end);
+            let mut surplus = before + parts.len() - OVERWRITTEN_KEPT;
+            list.retain(|old| {
+                let drop = surplus > 0 && covered(old);
+                surplus -= usize::from(drop);
+                self.dirty_bytes -= if drop { old.dirty_bytes() } else { 0 };
+                !drop
+            });
+        }
+        list.extend_from_slice(parts);
+        self.dirty_bytes += dirty_bytes(parts);
+        let mut evicted = false;
+        if list.len() > WRITES_PER_SEGMENT {
+            let surplus = list.len() - WRITES_PER_SEGMENT;
+            self.dirty_bytes -= list.drain(..surplus).map(|entry| entry.dirty_bytes()).sum::<u64>();
+            self.evicted += surplus as u64;
+            evicted = true;
+        }
+        self.entries = self.entries + list.len() - before;
+        if evicted {
+            self.mark_evicted(key.0);
+        }
+    }
+
+    /// Returns the writers of the ranges that a bio carries, which was queued at `queued`, and adds
+    /// the pages that they cover to `covered`. The ranges are clean afterwards.
+    pub(crate) fn carry(
+        &mut self,
+        file: FileId,
+        ranges: &[Range<u64>],
+        queued: MonotonicNs,
+        covered: &mut PageSet,
+    ) -> Vec<PageWriter> {
+        let stamp = self.stamp(queued);
+        let mut writers = Writers::default();
+        let mut second_choice = Vec::new();
+        let parts = ranges.iter().flat_map(|range| segments(file, range).map(move |(key, _)| (key, range)));
+        for (key, range) in parts {
+            let Some(list) = self.segments.get_mut(&key) else { continue };
+            let before = list.len();
+            self.dirty_bytes -= dirty_bytes(list);
+            let mut kept = Vec::with_capacity(before);
+            for entry in list.drain(..) {
+                let part = intersection(&entry, key.1, range);
+                match (part, entry.carried) {
+                    (None, 0) => kept.push(entry),
+                    (Some(part), 0) => {
+                        covered.insert(&part);
+                        writers.add(&entry, &part);
+                        kept.extend(split(entry, key.1, range, stamp));
+                    }
+                    (part, at) if u64::from(stamp.saturating_sub(at)) <= CARRIED_KEPT / 1_000_000 => {
+                        second_choice.extend(part.map(|part| (entry, part)));
+                        kept.push(entry);
+                    }
+                    _ => {}
+                }
+            }
+            kept.shrink_to_fit();
+            self.entries = self.entries + kept.len() - before;
+            self.dirty_bytes += dirty_bytes(&kept);
+            *list = kept;
+            if list.is_empty() {
+                self.segments.remove(&key);
+            }
+        }
+        // The newest first: an older one is one of these only where no newer one is.
+        second_choice.sort_by_key(|(entry, _)| std::cmp::Reverse(entry.ended));
+        for (entry, part) in second_choice {
+            if covered.insert(&part) {
+                writers.add(&entry, &part);
+            }
+        }
+        self.forget_order();
+        writers.list(&self.traces)
+    }
+
+    /// Forgets the writes behind the new end of a truncated file.
+    pub(crate) fn truncate(&mut self, file: FileId, length: u64) {
+        let first = length >> SEGMENT_SHIFT;
+        let cut: Vec<Key> =
+            self.segments.keys().filter(|key| key.0 == file && key.1 >= first).copied().collect();
+        for key in cut {
+            let Some(list) = self.segments.get_mut(&key) else { continue };
+            let before = list.len();
+            self.dirty_bytes -= dirty_bytes(list);
+            let end = length.saturating_sub(key.1 << SEGMENT_SHIFT).min(SEGMENT) as u32;
+            list.iter_mut().for_each(|entry| entry.end = entry.end.min(end));
+            list.retain(|entry| entry.start < entry.end);
+            self.entries = self.entries + list.len() - before;
+            self.dirty_bytes += dirty_bytes(list);
+            if list.is_empty() {
+                self.segments.remove(&key);
+            }
+        }
+    }
+
+    /// Returns whether ranges of this file were evicted.
+    pub(crate) fn was_evicted(&self, file: FileId) -> bool {
+        self.every_file_evicted || self.evicted_files.contains(&file)
+    }
+
+    /// Returns the number of bytes that are dirty, as far as known. Overwritten bytes count once for
+    /// each write.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes
+    }
+
+    /// Returns the memory of the table in bytes, without the allocator's own.
+    #[cfg(test)]
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let lists: usize = self.segments.values().map(|list| list.capacity() * size_of::<Entry>()).sum();
+        let slots = self.segments.capacity() * 8 / 7 * (size_of::<(Key, Vec<Entry>)>() + 1);
+        lists + slots + self.order.capacity() * size_of::<Key>()
+    }
+
+    fn make_room(&mut self) {
+        while self.entries > self.entries_max {
+            let Some(key) = self.order.pop_front() else { return };
+            if let Some(list) = self.segments.remove(&key) {
+                self.entries -= list.len();
+                self.dirty_bytes -= dirty_bytes(&list);
+                let dirty = list.iter().filter(|entry| entry.carried == 0).count();
+                if dirty > 0 {
+                    self.evicted += dirty as u64;
+                    self.mark_evicted(key.0);
+                }
+            }
+        }
+        if self.traces.len() > 2 * self.entries + 1_024 {
+            let spans: HashSet<u64> = self.segments.values().flatten().map(|entry| entry.span).collect();
+            self.traces.retain(|span, _| spans.contains(span));
+        }
+    }
+
+    fn mark_evicted(&mut self, file: FileId) {
+        if self.evicted_files.len() < EVICTED_FILES {
+            self.evicted_files.insert(file);
+        } else {
+            self.every_file_evicted = true;
+        }
+    }
+
+    /// Drops keys of segments that exist no more, once they are the larger part.
+    fn forget_order(&mut self) {
+        if self.order.len() > 2 * self.segments.len() + 1_024 {
+            let mut seen = HashSet::with_capacity(self.segments.len());
+            self.order.retain(|key| self.segments.contains_key(key) && seen.insert(*key));
+        }
+    }
+
+    fn stamp(&self, time: MonotonicNs) -> u32 {
+        1 + (time.0.saturating_sub(self.start.0) / 1_000_000) as u32
+    }
+}
+
+impl Entry {
+    /// Returns its bytes, if they are dirty.
+    fn dirty_bytes(&self) -> u64 {
+        if self.carried == 0 { u64::from(self.end - self.start) } else { 0 }
+    }
+}
+
+fn dirty_bytes(entries: &[Entry]) -> u64 {
+    entries.iter().map(Entry::dirty_bytes).sum()
+}
+
+/// Parts of a range by segment, relative to it.
+fn segments(file: FileId, range: &Range<u64>) -> impl Iterator<Item = (Key, Range<u32>)> + use<> {
+    let (start, end) = (range.start, range.end.max(range.start));
+    let last = if end > start { (end - 1) >> SEGMENT_SHIFT } else { start >> SEGMENT_SHIFT };
+    ((start >> SEGMENT_SHIFT)..=last).filter(move |_| end > start).map(move |index| {
+        let base = index << SEGMENT_SHIFT;
+        let part = start.saturating_sub(base).min(SEGMENT) as u32..(end - base).min(SEGMENT) as u32;
+        ((file, index), part)
+    })
+}
+
+/// Returns the part of a range, in the file, that the entry of this segment has written.
+fn intersection(entry: &Entry, segment: u64, range: &Range<u64>) -> Option<Range<u64>> {
+    let base = segment << SEGMENT_SHIFT;
+    let (start, end) = (base + u64::from(entry.start), base + u64::from(entry.end));
+    let part = start.max(range.start)..end.min(range.end);
+    (part.start < part.end).then_some(part)
+}
+
+/// Marks the part of an entry inside `range` as carried, and leaves the rest as it is.
+fn split(entry: Entry, segment: u64, range: &Range<u64>, stamp: u32) -> impl Iterator<Item = Entry> + use<> {
+    let base = segment << SEGMENT_SHIFT;
+    let cut = |at: u64| at.saturating_sub(base).min(SEGMENT) as u32;
+    let (from, to) =
+        (cut(range.start).clamp(entry.start, entry.end), cut(range.end).clamp(entry.start, entry.end));
+    let carried = if entry.carried == 0 { stamp } else { entry.carried };
+    let parts = [
+        Entry { end: from, ..entry },
+        Entry { start: from, end: to, carried, ..entry },
+        Entry { start: to, ..entry },
+    ];
+    parts.into_iter().filter(|part| part.start < part.end)
+}
+
+/// Writers of a range, one for each span and task.
+#[derive(Default)]
+struct Writers(Vec<PageWriter>);
+
+impl Writers {
+    fn add(&mut self, entry: &Entry, part: &Range<u64>) {
+        let bytes = (part.end - part.start) as u32;
+        let (span, id) = (SpanId(entry.span), TaskId(entry.task));
+        let known = self.0.iter_mut().rev().find(|writer| (writer.span, writer.task.id) == (span, id));
+        if let Some(writer) = known {
+            writer.bytes = writer.bytes.saturating_add(bytes);
+            writer.dirtied = writer.dirtied.max(MonotonicNs(entry.ended));
+            return;
+        }
+        self.0.push(PageWriter {
+            trace: TraceId(0),
+            span,
+            task: TaskRef { id, version: entry.version },
+            dirtied: MonotonicNs(entry.ended),
+            bytes,
+            evidence: if entry.mapped { WriterEvidence::MappedStore } else { WriterEvidence::EndedBefore },
+        });
+    }
+
+    fn list(mut self, traces: &HashMap<u64, TraceId>) -> Vec<PageWriter> {
+        for writer in &mut self.0 {
+            writer.trace = traces.get(&writer.span.0).copied().unwrap_or(TraceId(0));
+        }
+        self.0.sort_by_key(|writer| (writer.dirtied, writer.span));
+        self.0
+    }
+}

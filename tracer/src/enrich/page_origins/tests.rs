@@ -1,0 +1,295 @@
+//! Writers of a range against a page cache that remembers them, and the wait for open calls.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use blkkin_probe_abi::record::{
+    self as raw, BioPagesRecord, Header, PAGES_FILE, PAGES_NOT_CONSECUTIVE, PAGES_PART, PAGES_WRITTEN,
+};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{LayerEvent, OpenFile, PairEvent, SyscallEvent, SyscallOutcome, TaskRef};
+use blkkin_wire::ids::{DeviceId, Fd, FileId, SpanId, TaskId};
+use blkkin_wire::page_origin::{PageOriginEvent, Unattributed, WriterEvidence};
+use blkkin_wire::syscalls::SyscallId;
+use proptest::prelude::*;
+
+use super::PageOrigins;
+
+const INO: u64 = 7;
+
+fn file() -> FileId {
+    FileId { device: DeviceId::from_kernel(0x80_0001), ino: INO, generation: 1 }
+}
+
+fn write(span: u64, times: [u64; 2], offset: u64, bytes: u64) -> LayerEvent {
+    let task = TaskRef { id: TaskId(span), version: 0 };
+    let call = SyscallId::by_name("pwrite64").unwrap();
+    let [enter, exit] = times.map(MonotonicNs);
+    let open = OpenFile { fd: Fd(3), file: file(), position_before: None, position_after: None };
+    LayerEvent::Syscall(SyscallEvent {
+        args: [3, 0, bytes, offset, 0, 0],
+        outcome: SyscallOutcome::Returned(bytes as i64),
+        file: Some(open),
+        writes_page_cache: true,
+        ..SyscallEvent::bare(SpanId(span), task, call, enter, exit)
+    })
+}
+
+fn truncate(span: u64, time: u64, length: u64) -> LayerEvent {
+    let LayerEvent::Syscall(call) = write(span, [time, time], 0, 0) else { unreachable!() };
+    let name = SyscallId::by_name("ftruncate").unwrap();
+    LayerEvent::Syscall(SyscallEvent { call: name, args: [3, length, 0, 0, 0, 0], ..call })
+}
+
+fn bio(span: u64, time: u64, offset: u64, bytes: u32, open_writes: u32) -> BioPagesRecord {
+    let header = Header { tag: raw::TAG_BIO_PAGES, flags: PAGES_WRITTEN, time_ns: time, ..Header::default() };
+    let file = raw::FileId { dev: 0x80_0001, generation: 1, ino: INO };
+    BioPagesRecord {
+        header,
+        span,
+        root: span,
+        file,
+        offset,
+        bytes,
+        open_writes,
+        kind: PAGES_FILE,
+        ..Default::default()
+    }
+}
+
+/// The end of a bio.
+fn end(span: u64, time: u64) -> LayerEvent {
+    let ids = [span, span, span + 1_000_000].map(SpanId);
+    let task = TaskRef { id: TaskId(1), version: 0 };
+    let mut pair = PairEvent::bare(ids, task, file().device, [MonotonicNs(time); 2]);
+    pair.bio.has_page_origin = true;
+    LayerEvent::Pair(pair)
+}
+
+/// Processes events and records as one batch. Each bio ends 1 ns after it was queued.
+fn process(
+    origins: &mut PageOrigins,
+    mut events: Vec<LayerEvent>,
+    records: &[BioPagesRecord],
+    watermark: u64,
+) -> Vec<PageOriginEvent> {
+    records.iter().for_each(|record| origins.on_record(record));
+    events.extend(records.iter().map(|record| end(record.span, record.header.time_ns + 1)));
+    events.sort_by_key(LayerEvent::time);
+    origins.process(&mut events, MonotonicNs(watermark));
+    let origin = |event| match event {
+        LayerEvent::PageOrigin(origin) => Some(*origin),
+        _ => None,
+    };
+    events.into_iter().filter_map(origin).collect()
+}
+
+fn spans(event: &PageOriginEvent) -> Vec<u64> {
+    event.writers.iter().map(|writer| writer.span.0).collect()
+}
+
+fn new() -> PageOrigins {
+    PageOrigins::new(MonotonicNs(0))
+}
+
+#[test]
+fn every_writer_of_the_range_is_named_and_no_other() {
+    let events = vec![
+        write(1, [10, 11], 0, 4_096),
+        write(2, [20, 21], 4_096, 8_192),
+        write(3, [30, 31], 1 << 20, 4_096),
+        write(4, [40, 41], 100, 50),
+    ];
+    let found = process(&mut new(), events, &[bio(9, 100, 0, 12_288, 0)], 200);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1, 2, 4]]);
+    assert_eq!(found[0].writers.iter().map(|w| w.bytes).collect::<Vec<_>>(), [4_096, 8_192, 50]);
+    assert_eq!((found[0].bytes_unattributed, found[0].unattributed), (0, None));
+    assert!(found[0].writers.iter().all(|writer| writer.evidence == WriterEvidence::EndedBefore));
+}
+
+#[test]
+fn a_written_back_range_is_clean_and_the_rest_stays_dirty() {
+    let mut origins = new();
+    let events = vec![write(1, [10, 11], 0, 1 << 20)];
+    let later = 10_000_000_000;
+    let records = [bio(9, 100, 0, 4_096, 0), bio(10, later, 0, 8_192, 0)];
+    let found = process(&mut origins, events, &records, later + 1);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1], [1]]);
+    assert_eq!(found[1].bytes_unattributed, 4_096);
+    assert_eq!(found[1].unattributed, Some(Unattributed::NotRecorded));
+    assert_eq!(origins.ranges.dirty_bytes(), (1 << 20) - 8_192);
+}
+
+#[test]
+fn a_page_that_was_made_dirty_again_before_its_bio_was_queued_has_its_writer_twice() {
+    let events = vec![write(1, [10, 11], 0, 4_096)];
+    let found = process(&mut new(), events, &[bio(9, 100, 0, 4_096, 0), bio(10, 5_000, 0, 4_096, 0)], 6_000);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1], [1]]);
+}
+
+#[test]
+fn an_earlier_writer_is_no_second_choice_if_a_later_one_covers_the_page() {
+    let events = vec![write(1, [10, 11], 0, 4_096), write(2, [200, 201], 0, 4_096)];
+    let found = process(&mut new(), events, &[bio(9, 100, 0, 4_096, 0), bio(10, 5_000, 0, 4_096, 0)], 6_000);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1], [2]]);
+}
+
+#[test]
+fn a_bio_waits_for_the_calls_that_were_open() {
+    let mut origins = new();
+    let first = vec![write(1, [10, 11], 0, 4_096)];
+    assert_eq!(process(&mut origins, first, &[bio(9, 100, 0, 8_192, 1)], 150), []);
+    let unrelated = vec![write(2, [120, 121], 0, 4_096)];
+    assert_eq!(process(&mut origins, unrelated, &[], 150), []);
+    let found = process(&mut origins, vec![write(3, [90, 300], 4_096, 4_096)], &[], 400);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1, 3]]);
+    assert_eq!(found[0].writers[1].evidence, WriterEvidence::UnderWay);
+    assert_eq!(found[0].bytes_unattributed, 0);
+    // What the bio carried of it is not dirty for longer than the kernel may take it for that.
+    let late = 10_000_000_000;
+    let found = process(&mut origins, vec![], &[bio(10, late, 4_096, 4_096, 0)], late + 1);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [Vec::<u64>::new()]);
+}
+
+#[test]
+fn a_write_while_the_device_reads_the_page_is_named_and_stays_dirty() {
+    let mut origins = new();
+    origins.on_record(&bio(9, 100, 0, 4_096, 0));
+    let mut events = vec![write(1, [10, 11], 0, 4_096), write(2, [110, 120], 0, 4_096), end(9, 200)];
+    origins.process(&mut events, MonotonicNs(300));
+    let Some(LayerEvent::PageOrigin(origin)) = events.last() else { panic!() };
+    assert_eq!(spans(origin), [1, 2]);
+    assert_eq!(origin.writers[1].evidence, WriterEvidence::DuringTransfer);
+    let found = process(&mut origins, vec![], &[bio(10, 5_000, 0, 4_096, 0)], 6_000);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[2]]);
+}
+
+#[test]
+fn a_wait_ends_after_a_time() {
+    let mut origins = new();
+    assert_eq!(process(&mut origins, vec![], &[bio(9, 100, 0, 4_096, 1)], 1_000_000), []);
+    let found = process(&mut origins, vec![], &[], super::WAIT_MAX + 100);
+    assert_eq!((spans(&found[0]), found[0].bytes_unattributed), (vec![], 4_096));
+}
+
+#[test]
+fn a_truncated_range_has_no_writer_but_the_truncation() {
+    let events = vec![write(1, [10, 11], 0, 1 << 20), truncate(2, 20, 100), write(3, [30, 31], 4_096, 4_096)];
+    let found = process(&mut new(), events, &[bio(9, 100, 0, 8_192, 0)], 200);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1, 2, 3]]);
+    assert_eq!(found[0].writers[0].bytes, 100);
+}
+
+#[test]
+fn pages_that_are_not_consecutive_have_the_writers_of_their_parts() {
+    let mut record = bio(9, 100, 0, 8_192, 0);
+    record.header.flags |= PAGES_NOT_CONSECUTIVE;
+    let part = |offset| {
+        let mut part = bio(9, 100, offset, 4_096, 0);
+        part.header.flags = PAGES_PART;
+        part
+    };
+    let events = || {
+        vec![write(1, [10, 11], 0, 4_096), write(2, [20, 21], 4_096, 4_096), write(3, [30, 31], 8_192, 4_096)]
+    };
+    let found = process(&mut new(), events(), &[part(0), part(8_192), record], 200);
+    assert_eq!((found.len(), spans(&found[0]), found[0].bytes_unattributed), (1, vec![1, 3], 0));
+    // A part's record was lost.
+    let found = process(&mut new(), events(), &[part(0), record], 200);
+    assert_eq!((spans(&found[0]), found[0].bytes_unattributed), (vec![], 8_192));
+    assert_eq!(found[0].unattributed, Some(Unattributed::NotConsecutive));
+}
+
+#[test]
+fn a_read_has_a_file_and_no_writers() {
+    let mut record = bio(9, 100, 0, 8_192, 0);
+    record.header.flags = 0;
+    let found = process(&mut new(), vec![write(1, [10, 11], 0, 8_192)], &[record], 200);
+    assert_eq!((found[0].file, spans(&found[0]), found[0].bytes_unattributed), (Some(file()), vec![], 0));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { page: u64, pages: u64 },
+    Carry { page: u64, pages: u64 },
+    Truncate { pages: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pages = || (0..40u64, 1..24u64);
+    prop_oneof![
+        5 => pages().prop_map(|(page, pages)| Step::Write { page, pages }),
+        2 => pages().prop_map(|(page, pages)| Step::Carry { page, pages }),
+        1 => (0..40u64).prop_map(|pages| Step::Truncate { pages }),
+    ]
+}
+
+proptest! {
+    /// A page cache with the writers of each page since it was last clean. Steps are seconds apart.
+    #[test]
+    fn writers_are_those_of_a_page_cache(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut cache: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        let (mut events, mut records, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        for (step, number) in steps.into_iter().zip(1..) {
+            let time = number * 5_000_000_000;
+            match step {
+                Step::Write { page, pages } => {
+                    events.push(write(number, [time, time + 1], page * 4_096, pages * 4_096));
+                    (page..page + pages).for_each(|page| { cache.entry(page).or_default().insert(number); });
+                }
+                Step::Carry { page, pages } => {
+                    records.push(bio(number, time, page * 4_096, (pages * 4_096) as u32, 0));
+                    let written: BTreeSet<u64> =
+                        cache.range(page..page + pages).flat_map(|(_, writers)| writers.clone()).collect();
+                    let clean = (page..page + pages).filter(|page| !cache.contains_key(page)).count();
+                    cache.retain(|at, _| !(page..page + pages).contains(at));
+                    expected.push((written, clean as u32 * 4_096));
+                }
+                Step::Truncate { pages } => {
+                    events.push(truncate(number, time, pages * 4_096));
+                    cache.retain(|at, _| *at < pages);
+                }
+            }
+        }
+        let found = process(&mut new(), events, &records, u64::MAX);
+        let found: Vec<_> = found
+            .iter()
+            .map(|event| (spans(event).into_iter().collect::<BTreeSet<u64>>(), event.bytes_unattributed))
+            .collect();
+        prop_assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn memory_for_1_gib_of_dirty_data_stays_below_16_mib() {
+    use super::dirty_ranges::{DirtyRanges, Writer};
+    let mut ranges = DirtyRanges::new(MonotonicNs(0), super::WRITES_MAX);
+    for page in 0..(1u64 << 30) / 4_096 {
+        let task = TaskRef { id: TaskId(1), version: 0 };
+        let (span, ended, evidence) = (SpanId(page + 1), MonotonicNs(page), WriterEvidence::EndedBefore);
+        let writer = Writer { span, trace: None, task, ended, evidence };
+        ranges.write(file(), page * 4_096..(page + 1) * 4_096, &writer, &[]);
+    }
+    assert_eq!(ranges.dirty_bytes(), 1 << 30);
+    assert!(ranges.memory_bytes() <= 16 << 20, "{} bytes", ranges.memory_bytes());
+}
+
+#[test]
+fn a_full_table_evicts_the_oldest_and_says_so() {
+    use super::dirty_ranges::{DirtyRanges, Writer};
+    use super::page_set::PageSet;
+    let mut ranges = DirtyRanges::new(MonotonicNs(0), 8);
+    let other = FileId { ino: INO + 1, ..file() };
+    for page in 0..20u64 {
+        let task = TaskRef { id: TaskId(1), version: 0 };
+        let (span, ended, evidence) = (SpanId(page + 1), MonotonicNs(page), WriterEvidence::EndedBefore);
+        let writer = Writer { span, trace: None, task, ended, evidence };
+        let from = if page < 10 { other } else { file() };
+        ranges.write(from, page << 16..(page << 16) + 4_096, &writer, &[]);
+    }
+    assert_eq!(ranges.evicted, 12);
+    assert!(ranges.was_evicted(other) && ranges.was_evicted(file()));
+    let range = 0..20u64 << 16;
+    let mut covered = PageSet::new(std::slice::from_ref(&range));
+    let writers = ranges.carry(file(), std::slice::from_ref(&range), MonotonicNs(100), &mut covered);
+    assert_eq!(writers.iter().map(|w| w.span.0).collect::<Vec<_>>(), (13..=20).collect::<Vec<_>>());
+}

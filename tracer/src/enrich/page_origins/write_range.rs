@@ -1,0 +1,50 @@
+//! Range of a file that a write call wrote.
+//!
+//! *In*: a system call. *Out*: what it did to the content of a file. *Invariant*: a range is given
+//! only if the call's record has it: an offset in a register, or the file's position at return.
+
+use std::ops::Range;
+
+use blkkin_wire::event::{OpenFile, SyscallEvent, SyscallOutcome};
+use blkkin_wire::ids::FileId;
+use blkkin_wire::syscalls::SyscallClass;
+
+/// Change of a file's content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Bytes were written.
+    Write(FileId, Range<u64>),
+    /// The file ends here now.
+    Truncate(FileId, u64),
+}
+
+/// Returns what the call changed; none if it failed, or if its record does not have the range.
+pub(super) fn change(call: &SyscallEvent) -> Option<Change> {
+    let SyscallOutcome::Returned(ret) = call.outcome else { return None };
+    let spec = call.call.spec();
+    let primary = call.file.as_ref()?;
+    if spec.class == SyscallClass::Truncate {
+        return (ret == 0).then_some(Change::Truncate(primary.file, call.args[1]));
+    }
+    let bytes = spec.bytes(ret).filter(|bytes| *bytes > 0)?;
+    // sendfile writes to its first descriptor, splice and copy_file_range to their second.
+    let file = match (spec.writes_primary_file(), &call.second_file) {
+        (true, _) => primary,
+        (false, Some(second)) => second,
+        (false, None) => return None,
+    };
+    let start = match spec.offset(&call.args) {
+        Some(offset) => u64::try_from(offset).ok()?,
+        None => start_by_position(file, bytes)?,
+    };
+    Some(Change::Write(file.file, start..start.checked_add(bytes)?))
+}
+
+/// Returns the start of a write at the file's position. The position at return is exact also for
+/// O_APPEND; threads that share an open file can move it between the two.
+fn start_by_position(file: &OpenFile, bytes: u64) -> Option<u64> {
+    match (file.position_after, file.position_before) {
+        (Some(after), _) => u64::try_from(after).ok()?.checked_sub(bytes),
+        (None, before) => u64::try_from(before?).ok(),
+    }
+}
