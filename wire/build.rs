@@ -15,9 +15,16 @@ use prost_types::field_descriptor_proto::{Label, Type};
 const OPTIONAL: &[(&str, &[&str])] = &[
     (
         "EventBatch",
-        &["contexts", "rpc_endpoint_events", "daemon_span_events", "thread_attributes", "page_origin_events"],
+        &[
+            "contexts",
+            "rpc_endpoint_events",
+            "daemon_span_events",
+            "thread_attributes",
+            "page_origin_events",
+            "fault_events",
+        ],
     ),
-    ("SourceStats", &["page_origins"]),
+    ("SourceStats", &["page_origins", "faults"]),
     ("CrashedRun", &["fired", "dropped", "read", "persisted", "unacknowledged"]),
 ];
 

@@ -4,8 +4,8 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::daemon_span::DaemonSpanEvent;
 use blkkin_wire::event::{
-    BioEvent, BlockOp, CommitEvent, ContextSource, DeviceEvent, FileEvent, LayerEvent, OpenFile, PairEvent,
-    RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskEvent, TaskRef, TraceContext,
+    BioEvent, BlockOp, CommitEvent, ContextSource, DeviceEvent, FaultEvent, FileEvent, LayerEvent, OpenFile,
+    PairEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskEvent, TaskRef, TraceContext,
 };
 use blkkin_wire::ids::{
     BootId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, TraceId,
@@ -233,4 +233,9 @@ pub(crate) fn page_writer(span: u64, dirtied: u64, bytes: u32) -> PageWriter {
         bytes,
         evidence: WriterEvidence::EndedBefore,
     }
+}
+
+pub(crate) fn fault(span: u64, (begin, end): (u64, u64), bios: u32) -> FaultEvent {
+    let task = TaskRef { id: TaskId(1), version: 0 };
+    FaultEvent { bios, ..FaultEvent::bare(SpanId(span), task, MonotonicNs(begin), MonotonicNs(end)) }
 }

@@ -111,6 +111,7 @@ impl TraceFilter {
             kernel_origin: scope == TraceScope::All && self.wants_kernel_origin(),
             contexts: context_trust::context_policy(&args.contexts)?,
             nbd: false,
+            dirty_pages: false,
             usdt_probes: Vec::new(),
         })
     }

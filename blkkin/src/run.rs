@@ -67,8 +67,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
 fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, RunPlan, Output), CliError> {
     let mut filter = TraceFilter::resolve(&args.filter)?;
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
-    let config =
-        TracerConfig { nbd: args.lttng.nbd, ..filter.tracer_config(TraceScope::Marked, &args.tracer)? };
+    let config = TracerConfig {
+        nbd: args.lttng.nbd,
+        dirty_pages: true,
+        ..filter.tracer_config(TraceScope::Marked, &args.tracer)?
+    };
     let config = usdt_probes.tracer_config(config);
     let sinks = destination::open_all(&args.output.to, &args.output.servers)?;
     let output = Output::open(&args.output, Stream::Stderr)?;

@@ -68,8 +68,16 @@ fn explained(disk: &Disk, command: &str, options: &[&str]) -> Row {
     let row = report["explained"].as_array().unwrap().iter().find(|row| row["device"] == disk.name());
     println!("{}", row.unwrap());
     let part = |name: &str| row.unwrap()[name].as_u64().unwrap();
-    let causes =
-        ["calls", "earlier_writes", "journal", "metadata", "other_programs", "unknown", "not_recorded"];
+    let causes = [
+        "calls",
+        "faults",
+        "earlier_writes",
+        "journal",
+        "metadata",
+        "other_programs",
+        "unknown",
+        "not_recorded",
+    ];
     let causes: u64 = causes.map(part).iter().sum();
     assert_eq!(part("bytes"), causes, "{report:#}");
     // The disk may have been busy before tracing began, and after it ended.

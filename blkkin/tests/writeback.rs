@@ -154,7 +154,7 @@ impl<'a> Truth<'a> {
         checked
     }
 
-    /// Checks that each named writer's own record says that it wrote into the range, before its
+    /// Checks that each named writer's own record has a write into the range, before its
     /// bio ended.
     fn check_names(&self, origins: &HashMap<SpanId, &PageOriginEvent>, checked: &mut Checked) {
         for origin in origins.values().filter(|origin| origin.kind == PageKind::File) {
@@ -163,10 +163,10 @@ impl<'a> Truth<'a> {
                 checked.named += 1;
                 let Some(call) = self.calls.get(&writer.span) else { continue };
                 let (start, bytes) = (call.args[3], call.args[2]);
-                let meets = start < range.end && range.start < start + bytes;
+                let overlaps = start < range.end && range.start < start + bytes;
                 let same_file = call.file.map(|open| open.file) == origin.file;
                 let in_time = call.enter <= origin.time || writer.evidence == WriterEvidence::DuringTransfer;
-                if !meets || !same_file || !in_time {
+                if !overlaps || !same_file || !in_time {
                     checked.wrong += 1;
                     println!("{writer:?} of {origin:?}: {call:?}");
                 }
@@ -191,7 +191,7 @@ fn last_bios<'a>(disk: &Disk, recording: &'a Recording) -> HashMap<u64, &'a BioE
     last
 }
 
-/// Everything of a machine: writes by programs that are not marked are named too.
+/// On a whole machine, writes by programs that are not marked are named too.
 #[test]
 fn a_file_that_is_written_and_closed_is_named_later() {
     needs!("losetup", "mkfs.ext4", "dd");

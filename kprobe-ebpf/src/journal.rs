@@ -73,14 +73,14 @@ pub fn commit_start<R: KernelRead>(journal: Pointer, transaction: Pointer) {
     state.commit_dev = dev;
     state.commit_tid = tid;
     // SAFETY: the clock has no preconditions.
-    state.commit_start_ns = unsafe { bpf_ktime_get_ns() };
+    state.span_start_ns = unsafe { bpf_ktime_get_ns() };
 }
 
 /// Handles jbd2_end_commit(journal, transaction).
 #[inline(always)]
 pub fn commit_end() {
     let Some(state) = task::state(task::current()) else { return };
-    if state.commit_start_ns == 0 {
+    if state.span == 0 || state.span_start_ns == 0 {
         return;
     }
     let Some(percpu) = PerCpuState::of(Program::CommitEnd) else { return };
@@ -95,7 +95,7 @@ pub fn commit_end() {
         },
         span: state.span,
         task: state.task,
-        start_ns: state.commit_start_ns,
+        start_ns: state.span_start_ns,
         dev: state.commit_dev,
         tid: state.commit_tid,
         bios: state.bios,
@@ -103,7 +103,7 @@ pub fn commit_end() {
         reserved: 0,
     };
     state.span = 0;
-    state.commit_start_ns = 0;
+    state.span_start_ns = 0;
     // SAFETY: the record lies on the stack.
     unsafe { ring::write(percpu, TAG_COMMIT, (&raw const record).cast(), size_of::<CommitRecord>() as u64) };
 }

@@ -11,6 +11,7 @@
 //!   contexts; `file` identifies the files they use.
 //! - `block` tracks bios and requests; `journal` records jbd2 commits, which serve fsyncs of
 //!   several tasks.
+//! - `dirty` records the pages that stores into mappings make dirty; loaded only on request.
 //! - `nbd` parses NBD requests on client sockets, and `usdt` records USDT events. Both are loaded
 //!   only on request.
 //! - `runtime` has the kernel reads, per-CPU state, tables, settings and rings that all of them
@@ -21,6 +22,7 @@
 #![feature(asm_experimental_arch)]
 
 mod block;
+mod dirty;
 mod file;
 mod journal;
 mod nbd;
@@ -35,7 +37,7 @@ use core::ffi::c_void;
 use runtime::arguments::{ArgArray, ArgRegisters, Arguments};
 use runtime::percpu::PerCpuState;
 use runtime::read::{DirectLoad, Pointer, ProbeRead};
-use task::fork;
+use task::{fork, page_fault};
 
 /// Returns the `n`th argument of a tracepoint: tp_btf and raw_tp both pass an array of words.
 #[inline(always)]
@@ -126,6 +128,15 @@ hook!("block_rq_merge", request_merge_btf, request_merge_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     request::merge(arg(c, 0))
 });
+hook!("mm_filemap_fault", fault_begin_btf, fault_begin_raw, |c, Read| page_fault::begin::<Read>(
+    arg(c, 0),
+    word(c, 1)
+));
+hook!("page_fault_user", fault_enter_btf, fault_enter_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    page_fault::begin_any(word(c, 0))
+});
+hook!("writeback_dirty_folio", dirty_btf, dirty_raw, |c, Read| dirty::folio::<Read>(arg(c, 0), arg(c, 1)));
 hook!("ext4_sync_file_enter", sync_enter_btf, sync_enter_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     journal::sync_enter(word(c, 1) as u32)
@@ -226,6 +237,14 @@ pub extern "C" fn task_fork_kprobe(context: *mut c_void) -> i32 {
     if let Some(percpu) = PerCpuState::of(Program::TaskFork) {
         fork::on_wake_up_new_task::<ProbeRead>(percpu, ArgRegisters::pointer(context, 0), fork::fork_by_tid);
     }
+    0
+}
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "perf_event")]
+pub extern "C" fn fault_end_perf(context: *mut c_void) -> i32 {
+    // SAFETY: the context is a struct bpf_perf_event_data.
+    page_fault::end(unsafe { *context.byte_add(runtime::arch::PERF_ADDRESS).cast::<u64>() });
     0
 }
 

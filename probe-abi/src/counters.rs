@@ -97,9 +97,19 @@ pub const CONTEXTS_NO_ROOM: usize = NBD_UNTRACKED + 1;
 pub const PAGES_FIRED: usize = CONTEXTS_NO_ROOM + 1;
 /// Page origin records for which the ring had no room.
 pub const PAGES_DROPPED: usize = PAGES_FIRED + 1;
+/// Page fault records due. Tags above 7 have no slots in `fired` and `dropped`.
+pub const FAULTS_FIRED: usize = PAGES_DROPPED + 1;
+/// Page fault records for which the ring had no room.
+pub const FAULTS_DROPPED: usize = FAULTS_FIRED + 1;
+/// Major faults without a bio that a filter dropped (threshold, errors, device).
+pub const FAULTS_FILTERED: usize = FAULTS_DROPPED + 1;
+/// Records of dirty pages due.
+pub const DIRTY_FIRED: usize = FAULTS_FILTERED + 1;
+/// Records of dirty pages for which the ring had no room.
+pub const DIRTY_DROPPED: usize = DIRTY_FIRED + 1;
 
 /// Number of counters.
-pub const COUNTERS: usize = PAGES_DROPPED + 1;
+pub const COUNTERS: usize = DIRTY_DROPPED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then the state that only the
 /// eBPF side uses.

@@ -35,6 +35,10 @@ layout! {
     /// struct task_struct
     task_pid, task_tgid, task_comm, task_real_parent, task_files, task_cred, task_cgroups, task_mm, task_flags,
     task_nvcsw, task_run_delay, task_group_leader, task_signal, task_plug, task_stack,
+    /// struct task_struct: counters of ended page faults
+    task_min_flt, task_maj_flt,
+    /// bit of in_user_fault in struct task_struct: a number, not an offset
+    task_in_user_fault_bit,
     /// task_struct.thread_info.status (x86: TS_COMPAT)
     task_compat,
     /// signal_struct.live: threads of a process that have not exited
@@ -98,6 +102,10 @@ layout! {
     bio_traced_bit,
     /// struct ext4_inode_info around struct inode: offset of vfs_inode, i_sync_tid, i_datasync_tid
     ext4_vfs_inode, ext4_sync_tid, ext4_datasync_tid,
+    /// struct folio
+    folio_flags, folio_nr_pages,
+    /// bit of PG_head in `folio.flags`: a number, not an offset
+    folio_head_bit,
     /// struct journal_s, transaction_s
     journal_fs_dev, transaction_tid,
 }

@@ -3,7 +3,7 @@
 //! *In*: nothing. *Out*: plain `repr(C)` types that both sides compile:
 //!
 //! - the **records** that the eBPF programs write into the rings ([`record`]), and those of USDT
-//!   probes ([`usdt`]),
+//!   probes ([`usdt`]) and of page faults ([`fault`]),
 //! - the **settings** that the loader freezes into the programs before verification ([`settings`],
 //!   [`layout`]),
 //! - the **counters** of fired and dropped records ([`counters`]),
@@ -23,6 +23,7 @@ extern crate std;
 
 pub mod context;
 pub mod counters;
+pub mod fault;
 pub mod in_flight;
 pub mod layout;
 pub mod record;

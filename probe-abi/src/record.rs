@@ -55,6 +55,7 @@ pub const TAG_NBD_RETRANSMIT: u8 = 10;
 pub const TAG_USDT: u8 = 11;
 /// Origin of the pages of a bio that was queued.
 pub const TAG_BIO_PAGES: u8 = 12;
+// Tags 14 and 15 are in `fault`.
 
 /// File identity: exact while the file exists and, by `generation`, after its inode number is
 /// reused. All zero: no file.

@@ -152,7 +152,7 @@ pub const PAGES_ARE_SWAP: u32 = 5;
 pub struct PageCompletion {
     /// Address of the function; 0: this kernel does not have it.
     pub end_io: u64,
-    /// Where the origin of the pages is found: `PAGES_*`; 0: no function.
+    /// Rule for finding the origin of the pages: `PAGES_*`; 0: no function.
     pub rule: u32,
     /// Zero.
     pub reserved: u32,
@@ -272,8 +272,8 @@ pub enum Program {
     RequestMerge = 13,
     /// block_rq_insert
     RequestInsert = 14,
-    /// sys_enter, for requests to NBD servers. The last program that may generate ids: the id has
-    /// four bits for the program.
+    /// sys_enter, for requests to NBD servers. The last program with an id number of its own: see
+    /// [`Program::id_space`].
     NbdEnter = 15,
     /// sys_exit, for requests to NBD servers
     NbdExit = 16,
@@ -283,9 +283,33 @@ pub enum Program {
     NbdEnd = 18,
     /// uprobes at USDT probes
     Usdt = 19,
-    /// writeback_start and writeback_written: the last slots; those between are free
+    /// mm_filemap_fault or page_fault_user: the begin of a page fault
+    FaultBegin = 24,
+    /// Perf event of major faults: the end of a page fault
+    FaultEnd = 25,
+    /// writeback_dirty_folio
+    Dirty = 26,
+    /// writeback_start and writeback_written
     Writeback = 28,
 }
 
-/// Number of program slots.
+impl Program {
+    /// Returns the bits below the CPU in the ids that this program generates: the program's number
+    /// in four bits, and above the counter's 40 bits a further number.
+    ///
+    /// A program above 15 has no number of its own in the four bits. Those of page faults share the
+    /// number of block_rq_merge's program, which generates no ids, and differ in the further
+    /// number.
+    #[inline(always)]
+    pub const fn id_space(self) -> u64 {
+        match self {
+            Program::FaultBegin | Program::FaultEnd | Program::Dirty => {
+                (Program::RequestMerge as u64) << 44 | (self as u64 - 24) << 40
+            }
+            _ => (self as u64) << 44,
+        }
+    }
+}
+
+/// Number of program slots. Slots 20 to 23 and 27 are reserved.
 pub const PROGRAMS: usize = 29;

@@ -8,8 +8,8 @@ mod page_origins;
 use std::collections::BTreeMap;
 
 use blkkin_aggregator::latency;
-use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::trace::thread_attributes;
+use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallOutcome;
 use blkkin_wire::syscalls::SyscallId;
@@ -223,16 +223,20 @@ fn storage_operation(report: &Report, trace: &Trace) -> Value {
     let breakdown = latency::breakdown(trace);
     let task = trace.names.task.as_deref();
     let call = trace.call();
+    let fault = if let Root::Fault(fault) = &trace.root { Some(fault) } else { None };
+    let file = trace.names.file.as_ref().filter(|_| fault.is_some());
+    let fault_path = file.map(|file| (*file.path).into());
     json!({
         "trace": trace.id.to_string(),
         "duration_ns": trace.duration().0,
         "start_ns": trace.start().since(report.config.started).0,
         "call": call.map(|call| invocation(call, report.config.arch)),
+        "fault": fault.map(|fault| json!({ "address": fault.address, "offset": fault.offset })),
         "return": call.and_then(|call| match call.outcome {
             SyscallOutcome::Returned(ret) => Some(ret),
             SyscallOutcome::NoExit => None,
         }),
-        "path": call.and_then(|call| files::path(trace, call)),
+        "path": call.and_then(|call| files::path(trace, call)).or(fault_path),
         "comm": task.map(|task| &*task.comm),
         "pid": task.map(|task| task.pid.0),
         "tid": task.map(|task| task.tid.0),
@@ -261,6 +265,7 @@ fn losses(losses: &Losses) -> Value {
         "requests_dropped": losses.requests_dropped,
         "commits_dropped": losses.commits_dropped,
         "names_dropped": losses.names_dropped,
+        "faults_dropped": losses.faults_dropped,
         "ends_missed": losses.ends_missed,
         "untracked": losses.untracked,
         "tasks_missed": losses.tasks_missed,

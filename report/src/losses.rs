@@ -23,6 +23,8 @@ pub struct Losses {
     pub commits_dropped: u64,
     /// Name records dropped because a ring was full.
     pub names_dropped: u64,
+    /// Page fault records dropped because a ring was full.
+    pub faults_dropped: u64,
     /// Bios and requests whose end no program observed.
     pub ends_missed: u64,
     /// Bios and requests for which an eBPF table was full.
@@ -106,8 +108,9 @@ pub struct ContextStats {
 
 impl From<&SourceStats> for Losses {
     fn from(stats: &SourceStats) -> Self {
-        let kinds = [stats.calls, stats.bios, stats.requests, stats.commits, stats.names, stats.page_origins];
-        let sum = |of: fn(&RecordStats) -> u64| kinds.iter().map(of).sum();
+        let SourceStats { calls, bios, requests, commits, names, page_origins, faults, .. } = stats;
+        let kinds = [calls, bios, requests, commits, names, page_origins, faults];
+        let sum = |of: fn(&RecordStats) -> u64| kinds.into_iter().map(of).sum();
         Losses {
             fired: sum(|records| records.fired),
             recorded: sum(|records| records.recorded),
@@ -118,6 +121,7 @@ impl From<&SourceStats> for Losses {
             names_dropped: stats.names.dropped,
             page_origins_dropped: stats.page_origins.dropped,
             dirty_writes_evicted: stats.dirty_writes_evicted,
+            faults_dropped: stats.faults.dropped,
             ends_missed: stats.ends_missed,
             untracked: stats.untracked,
             tasks_missed: stats.tasks_missed,
@@ -160,6 +164,7 @@ impl Losses {
             + self.commits_dropped
             + self.names_dropped
             + self.page_origins_dropped
+            + self.faults_dropped
     }
 
     /// Returns the sum of all losses.
@@ -182,6 +187,7 @@ impl Losses {
             ("names dropped (ring full)", self.names_dropped),
             ("origins of pages dropped (ring full)", self.page_origins_dropped),
             ("writers of dirty data forgotten (table full)", self.dirty_writes_evicted),
+            ("page faults dropped (ring full)", self.faults_dropped),
             ("bio or request ends missed", self.ends_missed),
             ("bios or requests untracked (kernel table full)", self.untracked),
             ("tasks missed", self.tasks_missed),

@@ -104,6 +104,8 @@ pub struct TracerConfig {
     pub contexts: ContextPolicy,
     /// Traces NBD requests that traced tasks send through their own sockets.
     pub nbd: bool,
+    /// Records the pages that stores of traced tasks into mappings make dirty.
+    pub dirty_pages: bool,
     /// USDT probes to attach; traced tasks record events there.
     pub usdt_probes: Vec<usdt::UsdtProbe>,
 }
@@ -119,6 +121,7 @@ impl Default for TracerConfig {
             kernel_origin: false,
             contexts: ContextPolicy::All,
             nbd: false,
+            dirty_pages: false,
             usdt_probes: Vec::new(),
         }
     }

@@ -15,6 +15,8 @@ pub struct DoctorReport {
     pub probes: Vec<ProbeReport>,
     /// Result of each probe under each attach kind; empty if none was tried.
     pub attempts: Vec<ProbeAttempts>,
+    /// Results of the probes of page faults and dirty pages; empty if none was tried.
+    pub faults: Vec<ProbeReport>,
     /// Results of the probes that only `--nbd` needs; empty if none was tried.
     pub nbd: Vec<ProbeReport>,
     /// Error and suggested action, if no probe could be tried.
@@ -26,11 +28,11 @@ pub fn doctor() -> DoctorReport {
     if let Err(error) = privilege::check() {
         return untested(&error);
     }
-    match Tracer::load(&TracerConfig::default()) {
+    match Tracer::load(&TracerConfig { dirty_pages: true, ..TracerConfig::default() }) {
         Ok(tracer) => {
-            let probes = tracer.probes().to_vec();
+            let (probes, faults) = (tracer.probes().to_vec(), tracer.fault_probes().to_vec());
             let (attempts, nbd) = tracer.try_all_kinds().unwrap_or_default();
-            DoctorReport { probes, attempts, nbd, obstacle: None }
+            DoctorReport { probes, attempts, faults, nbd, obstacle: None }
         }
         Err(error) => one_by_one(&error).unwrap_or_else(|| untested(&error)),
     }
@@ -47,6 +49,7 @@ fn one_by_one(error: &TracerError) -> Option<DoctorReport> {
     Some(DoctorReport {
         probes: attempts.iter().map(ProbeAttempts::report).collect(),
         attempts,
+        faults: Vec::new(),
         nbd,
         obstacle: None,
     })
@@ -68,6 +71,7 @@ fn untested(error: &TracerError) -> DoctorReport {
     DoctorReport {
         probes: probes.collect(),
         attempts: Vec::new(),
+        faults: Vec::new(),
         nbd: Vec::new(),
         obstacle: Some((reason, remedy)),
     }

@@ -24,7 +24,11 @@ use crate::attach::attach_point::{AttachPoint, Attached};
 use crate::attach::attach_probe::{AttachAttempt, AttachResult, ProbeAttempts};
 use crate::attach::layout::{self, KernelTypes};
 use crate::attach::page_completions::{self, BTRFS_DIRECT};
-use crate::attach::probes::{AttachKind, NBD_PROBES, Need, PROBES, Probe, ProbeReport, ProbeStatus};
+use crate::attach::perf_link::PerfLink;
+use crate::attach::probes::{
+    AttachKind, DIRTY_PROBES, FAULT_PROBES, MAJOR_FAULTS, NBD_PROBES, Need, PROBES, Probe, ProbeReport,
+    ProbeStatus,
+};
 use crate::attach::req_op::ReqOpTable;
 use crate::attach::symbols::{KernelSymbol, Symbols};
 use crate::attach::{OBJECT, kernel};
@@ -38,7 +42,6 @@ use crate::enrich::nbd::{NbdRequests, NbdStatsHandle};
 use crate::enrich::tasks::{FollowOnForkGuard, TaskMarks};
 use crate::enrich::usdt::UsdtProbe;
 use crate::enrich::usdt::events::UsdtCollector;
-use crate::enrich::usdt::uprobe::UsdtLink;
 use crate::error::TracerError;
 use crate::identity;
 use crate::privilege;
@@ -80,7 +83,7 @@ pub struct Tracer {
     pub(crate) operations: ReqOpTable,
     pub(crate) attached: Vec<Attached>,
     /// Attached USDT probes.
-    pub(crate) usdt_links: Vec<UsdtLink>,
+    pub(crate) usdt_links: Vec<PerfLink>,
     /// USDT probes to attach, and the overhead of one event in ns.
     pub(crate) pending_usdt: Option<(Vec<UsdtProbe>, f64)>,
     pub(crate) usdt_collector: Option<UsdtCollector>,
@@ -90,6 +93,9 @@ pub struct Tracer {
     pub(crate) devices: DeviceNames,
     task_marks: TaskMarks,
     probe_reports: Vec<ProbeReport>,
+    fault_reports: Vec<ProbeReport>,
+    /// Dirty pages are published, for a subscriber that knows them.
+    pub(crate) keeps_dirty_events: bool,
 }
 
 impl Tracer {
@@ -120,7 +126,12 @@ impl Tracer {
         let btf = kernel_types()?;
         let mut tracer = Tracer::load_object(config, &types)?;
         let extra = tracer.extra_probes(kind)?;
-        tracer.load_all(extra, kind, &btf, &types);
+        let of_faults = fault_probes(config);
+        tracer.load_all(extra.iter().chain(of_faults.iter().copied()), kind, &btf, &types);
+        for probe in of_faults {
+            let report = tracer.attach(probe, kind, &btf, &types);
+            tracer.fault_reports.push(report);
+        }
         for probe in extra.iter().chain(PROBES) {
             let report = tracer.attach(probe, kind, &btf, &types);
             if report.status != ProbeStatus::Works && probe.need == Need::Required {
@@ -232,6 +243,8 @@ impl Tracer {
             devices: DeviceNames::snapshot(),
             task_marks,
             probe_reports,
+            fault_reports: Vec::new(),
+            keeps_dirty_events: false,
         })
     }
 
@@ -250,6 +263,16 @@ impl Tracer {
     /// Returns the result of each probe.
     pub fn probes(&self) -> &[ProbeReport] {
         &self.probe_reports
+    }
+
+    /// Returns the results of the probes of page faults and dirty pages.
+    pub fn fault_probes(&self) -> &[ProbeReport] {
+        &self.fault_reports
+    }
+
+    /// Publishes the events of dirty pages too, which are dropped otherwise.
+    pub fn keep_dirty_events(&mut self) {
+        self.keeps_dirty_events = true;
     }
 
     /// Returns the NBD counters, if NBD is traced.
@@ -306,8 +329,14 @@ impl Tracer {
     /// the first and the last hook would be recorded in part. Requests of calls from that time
     /// would then look like the kernel's own. A program rejected here is rejected again, and
     /// reported, when it is attached.
-    fn load_all(&mut self, extra: &'static [Probe], kind: AttachKind, btf: &Btf, types: &KernelTypes) {
-        for probe in extra.iter().chain(PROBES).filter(|probe| types.missing(probe, kind).is_empty()) {
+    fn load_all<'a>(
+        &mut self,
+        extra: impl IntoIterator<Item = &'a Probe>,
+        kind: AttachKind,
+        btf: &Btf,
+        types: &KernelTypes,
+    ) {
+        for probe in extra.into_iter().chain(PROBES).filter(|probe| types.missing(probe, kind).is_empty()) {
             let mut points = attach_points(probe, kind, types).into_iter();
             points.any(|point| point.load(&mut self.ebpf, btf).is_ok());
         }
@@ -345,12 +374,21 @@ impl Tracer {
     }
 }
 
+/// Lists the probes of page faults and, on request, of dirty pages. None is required.
+fn fault_probes(config: &TracerConfig) -> Vec<&'static Probe> {
+    let dirty = if config.dirty_pages { DIRTY_PROBES } else { &[] };
+    dirty.iter().chain(FAULT_PROBES).collect()
+}
+
 /// Lists the attach points of a probe under this kind, best first. A tracepoint without an
 /// equivalent function is used directly, typed like the kind: the fork hook and the others must
 /// agree on how children inherit tracing. An optional probe may fall back to untyped arguments: its
 /// tracepoint may be in a module, whose types tp_btf does not see.
 fn attach_points(probe: &Probe, kind: AttachKind, types: &KernelTypes) -> Vec<AttachPoint> {
     let hook = types.hook(probe, kind).unwrap_or(probe.hook);
+    if hook.tracepoint == MAJOR_FAULTS {
+        return AttachPoint::resolve(hook, AttachKind::PerfEvent, types).into_iter().collect();
+    }
     if let (true, Ok(point)) = (kind.uses_functions(), AttachPoint::resolve(hook, kind, types)) {
         return vec![point];
     }

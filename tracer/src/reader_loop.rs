@@ -18,12 +18,13 @@ use aya::programs::Program;
 use blkkin_bus::Publisher;
 use blkkin_probe_abi::counters::{USDT_DROPPED, USDT_FIRED};
 use blkkin_probe_abi::settings::Program as KernelProgram;
-use blkkin_wire::batch::{EventBatch, SourceStats};
+use blkkin_wire::batch::{EventBatch, RecordStats, SourceStats};
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
 use blkkin_wire::ids::DeviceId;
 use blkkin_wire::in_flight::FinalState;
 
-use crate::attach::probes::{NBD_PROBES, PROBES, Probe};
+use crate::attach::attach_point::Attached;
+use crate::attach::probes::{DIRTY_PROBES, FAULT_PROBES, NBD_PROBES, PROBES, Probe};
 use crate::clock;
 use crate::config::{POLL_INTERVAL, POLL_TARGET_BYTES};
 use crate::enrich::contexts::config::ContextConfig;
@@ -61,6 +62,8 @@ pub struct TraceSummary {
     pub nbd: Option<NbdStats>,
     /// Counters of USDT events, if they were traced.
     pub usdt: Option<UsdtStats>,
+    /// Counters of dirty pages; all are 0 unless they were recorded.
+    pub dirty: RecordStats,
 }
 
 impl Tracer {
@@ -228,7 +231,9 @@ impl EventLoop {
         self.tracer.usdt_links.clear();
         self.settle(|stats| blocks_in_flight(stats) == 0)?;
         // Reverse of the attach order: begins are detached before ends.
-        for hook in PROBES.iter().rev().chain(NBD_PROBES).flat_map(Probe::hooks) {
+        self.tracer.attached.iter_mut().for_each(Attached::close_perf_events);
+        let extra = FAULT_PROBES.iter().chain(DIRTY_PROBES).chain(NBD_PROBES);
+        for hook in PROBES.iter().rev().chain(extra).flat_map(Probe::hooks) {
             self.detach(hook.stem);
         }
         self.settle(balanced)?;
@@ -271,6 +276,7 @@ impl EventLoop {
             final_state: FinalState { at, in_flight, lost: self.devices.changed(), device_names: names },
             nbd,
             usdt,
+            dirty: self.rings.recorded.dirty_pages(&self.tracer.counters.read()?),
         })
     }
 
@@ -295,6 +301,7 @@ impl EventLoop {
                     Program::RawTracePoint(program) => program.unload(),
                     Program::FEntry(program) => program.unload(),
                     Program::KProbe(program) => program.unload(),
+                    Program::PerfEvent(program) => program.unload(),
                     _ => Ok(()),
                 };
             }
@@ -310,9 +317,8 @@ fn blocks_in_flight(stats: &SourceStats) -> u64 {
 
 /// Returns whether fired = recorded + dropped for every kind of record.
 fn balanced(stats: &SourceStats) -> bool {
-    [stats.calls, stats.bios, stats.requests, stats.commits, stats.names, stats.page_origins]
-        .iter()
-        .all(blkkin_wire::batch::RecordStats::balances)
+    let SourceStats { calls, bios, requests, commits, names, page_origins, faults, .. } = stats;
+    [calls, bios, requests, commits, names, page_origins, faults].iter().all(|records| records.balances())
 }
 
 #[cfg(test)]

@@ -95,6 +95,10 @@ pub struct SourceStats {
     /// Bytes that recorded operations wrote and that were not written back yet: a gauge, not a
     /// total. Overwritten bytes count once for each write.
     pub dirty_bytes: u64,
+    /// Page faults.
+    pub faults: RecordStats,
+    /// Major page faults without a bio that a filter dropped.
+    pub faults_filtered: u64,
 }
 
 /// Record counters of one kind: fired = recorded + dropped. The record of a pair counts as a bio
@@ -119,10 +123,8 @@ impl RecordStats {
 impl SourceStats {
     /// Returns the number of records and events that are known to be lost.
     pub fn lost(&self) -> u64 {
-        [self.calls, self.bios, self.requests, self.commits, self.names, self.page_origins]
-            .iter()
-            .map(|a| a.dropped)
-            .sum::<u64>()
+        let SourceStats { calls, bios, requests, commits, names, page_origins, faults, .. } = self;
+        [calls, bios, requests, commits, names, page_origins, faults].iter().map(|a| a.dropped).sum::<u64>()
             + self.ends_missed
             + self.untracked
             + self.tasks_missed

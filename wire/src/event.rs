@@ -17,13 +17,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::daemon_span::DaemonSpanEvent;
-pub use crate::ids::TaskRef;
-use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid};
+use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
 pub use crate::op::BlockOp;
+pub use crate::page_fault::{DirtyEvent, FaultEvent};
 use crate::page_origin::PageOriginEvent;
 use crate::process_context::ProcessContextEvent;
 use crate::remote_link::RpcEndpointEvent;
 use crate::syscalls::SyscallId;
+pub use crate::task_context::{ContextSource, TaskRef, TraceContext};
 use crate::thread_attributes::ThreadAttributes;
 
 /// Any event of a tracer.
@@ -53,6 +54,10 @@ pub enum LayerEvent {
     ProcessContext(Box<ProcessContextEvent>),
     /// A bio carries pages of a page cache.
     PageOrigin(Box<PageOriginEvent>),
+    /// A page fault outside any system call ended.
+    Fault(FaultEvent),
+    /// A store into a mapping made pages dirty.
+    Dirty(DirtyEvent),
 }
 
 impl LayerEvent {
@@ -71,6 +76,8 @@ impl LayerEvent {
             LayerEvent::DaemonSpan(e) => e.end,
             LayerEvent::ProcessContext(e) => e.time,
             LayerEvent::PageOrigin(e) => e.time,
+            LayerEvent::Fault(e) => e.time,
+            LayerEvent::Dirty(e) => e.time,
         }
     }
 }
@@ -182,41 +189,6 @@ impl SyscallEvent {
             attributes: None,
             writes_page_cache: false,
         }
-    }
-}
-
-/// The span that a thread works for, with its trace, as in `traceparent`. Its source is the
-/// thread's own publication (OpenTelemetry's thread context, OTEP 4947), the events of a daemon, or
-/// both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct TraceContext {
-    /// Trace of the application; not 0.
-    pub trace: TraceId,
-    /// Span of the application: the parent of the system call. Not 0.
-    pub span: SpanId,
-    /// Trace flags (W3C trace context, level 2): bit 0 is *sampled*.
-    pub flags: u8,
-    /// Evidence for this context.
-    pub source: ContextSource,
-}
-
-/// Evidence for a trace context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum ContextSource {
-    /// Exact: the thread published it, and the tracer read it at the call.
-    ThreadContext,
-    /// Rule: the last daemon span that the thread's events reported as active before the call
-    /// returned. The daemon span is an event of this node too.
-    DaemonSpan,
-    /// Exact: the thread published it, and the tracer read it at the call. It is also a daemon span
-    /// of this node.
-    Both,
-}
-
-impl TraceContext {
-    /// Returns whether the application may have recorded its span.
-    pub fn is_sampled(&self) -> bool {
-        self.flags & 1 != 0
     }
 }
 

@@ -6,6 +6,9 @@
 //! [`process_context`] and [`thread_attributes`] hold what applications publish: daemon spans,
 //! process attributes and thread attributes. [`page_origin`] names the file and the writers of a
 //! bio's pages. [`crash_report`] reports the losses of a crashed
+//! [`batch`] carries events with their source and loss counters. [`page_fault`] has
+//! page faults. [`daemon_span`], [`process_context`] and [`thread_attributes`] hold what applications publish: daemon spans,
+//! process attributes and thread attributes. [`crash_report`] reports the losses of a crashed
 //! tracer. [`span`] is the exported span. [`fragment`] carries spans by trace, and [`remote_link`]
 //! links requests between two nodes. [`stage`] is the interface between a stage and what runs it.
 //! [`syscalls`] is the system call table that events and reports refer to. [`v1`] encodes topic
@@ -27,6 +30,7 @@ pub mod fragment;
 pub mod ids;
 pub mod in_flight;
 pub mod op;
+pub mod page_fault;
 pub mod page_origin;
 pub mod partition;
 pub mod process_context;
@@ -34,5 +38,6 @@ pub mod remote_link;
 pub mod span;
 pub mod stage;
 pub mod syscalls;
+pub mod task_context;
 pub mod thread_attributes;
 pub mod v1;

@@ -21,7 +21,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::event::{DeviceEvent, FileEvent, OpenFile, SyscallEvent, TaskChange, TaskEvent, TaskRef};
+use blkkin_wire::event::{
+    DeviceEvent, FaultEvent, FileEvent, OpenFile, SyscallEvent, TaskChange, TaskEvent, TaskRef,
+};
 use blkkin_wire::ids::{FileId, Pid, TaskId};
 use blkkin_wire::page_origin::PageOriginEvent;
 use blkkin_wire::process_context::ProcessContextEvent;
@@ -151,6 +153,11 @@ impl NameTable {
         names.file = self.of_file(call.file.as_ref());
         names.second_file = self.of_file(call.second_file.as_deref());
         names
+    }
+
+    pub(super) fn of_fault(&mut self, fault: &FaultEvent) -> Names {
+        let file = fault.file.and_then(|file| self.files.get(&file).cloned());
+        Names { file, ..self.of_task(fault.task) }
     }
 
     pub(super) fn of_task(&mut self, task: TaskRef) -> Names {

@@ -154,6 +154,7 @@ impl OpenTrace {
         let expected = match &self.trace.root {
             Root::Call(call) => call.bios,
             Root::Commit(commit) => commit.bios,
+            Root::Fault(fault) => fault.bios,
             Root::DaemonSpan(_) => 0,
             Root::Kernel => 1,
             Root::Missing => return None,

@@ -16,6 +16,8 @@ pub struct JoinStats {
     pub requests: EventStats,
     /// Journal commits.
     pub commits: EventStats,
+    /// Page faults.
+    pub faults: EventStats,
     /// Endpoints of RPCs between nodes.
     pub rpc_endpoints: EventStats,
     /// Daemon spans.
@@ -107,16 +109,19 @@ impl JoinStats {
         self.all().iter().map(|event_stats| event_stats.pending).sum()
     }
 
-    fn all(&self) -> [EventStats; 7] {
-        [
-            self.calls,
-            self.bios,
-            self.requests,
-            self.commits,
-            self.rpc_endpoints,
-            self.daemon_spans,
-            self.page_origins,
-        ]
+    fn all(&self) -> [EventStats; 8] {
+        let JoinStats {
+            calls,
+            bios,
+            requests,
+            commits,
+            faults,
+            rpc_endpoints,
+            daemon_spans,
+            page_origins,
+            ..
+        } = *self;
+        [calls, bios, requests, commits, faults, rpc_endpoints, daemon_spans, page_origins]
     }
 
     pub(super) fn receive(&mut self, event: &LayerEvent) {
@@ -129,6 +134,9 @@ impl JoinStats {
                 self.requests.receive();
             }
             LayerEvent::Commit(_) => self.commits.receive(),
+            LayerEvent::Fault(_) => self.faults.receive(),
+            // No trace has them.
+            LayerEvent::Dirty(_) => {}
             LayerEvent::RpcEndpoint(_) => self.rpc_endpoints.receive(),
             LayerEvent::DaemonSpan(_) => self.daemon_spans.receive(),
             LayerEvent::PageOrigin(_) => self.page_origins.receive(),
@@ -148,6 +156,7 @@ impl JoinStats {
         match &trace.root {
             Root::Call(_) => self.calls.settle(1, outcome),
             Root::Commit(_) => self.commits.settle(1, outcome),
+            Root::Fault(_) => self.faults.settle(1, outcome),
             Root::DaemonSpan(_) => self.daemon_spans.settle(1, outcome),
             Root::Kernel | Root::Missing => {}
         }

@@ -9,7 +9,7 @@
 //! commit before the calls that waited for it.
 //!
 //! *Kinds at one time*: names, RPC endpoints, requests (also pairs of a bio and a request), bios,
-//! commits, calls. An event comes before those that may refer to it.
+//! commits, calls, daemon spans, page faults. An event comes before those that may refer to it.
 //!
 //! *A page origin* has the time at which its bio was queued, and may arrive after the watermark has
 //! passed that time. It leaves with the batch in which it arrives, and the join accepts it then.
@@ -117,7 +117,9 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
         LayerEvent::Commit(e) => (7, e.span.0),
         LayerEvent::Syscall(e) => (8, e.span.0),
         LayerEvent::DaemonSpan(e) => (9, e.span.0),
-        LayerEvent::PageOrigin(e) => (10, e.bio.0),
+        LayerEvent::Fault(e) => (10, e.span.0),
+        LayerEvent::Dirty(e) => (11, e.offset),
+        LayerEvent::PageOrigin(e) => (12, e.bio.0),
     }
 }
 

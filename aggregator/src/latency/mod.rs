@@ -39,6 +39,8 @@
 //!      data in a pipe, another task's read of the same page): **unaccounted**. *Counter-example*:
 //!      `sync()` sleeps while kernel threads write. As `file_system` it would show that ext4
 //!      computed for a second.
+//!    - A page fault with I/O, all of it present, is the same: **file_system**. A page fault without
+//!      I/O waited for another task's read: **unaccounted**.
 //!    - A call with a part of its I/O missing may have slept for the missing part: **unaccounted**.
 //!    - A commit's own time is **journal**. The own time of a root without a record is unknown:
 //!      **unaccounted**.
@@ -140,7 +142,10 @@ fn root_time(trace: &Trace, io_kind: IoKind) -> RootTime {
         Root::Call(_) if io_kind == IoKind::NotStorage => RootTime::Unknown,
         Root::Call(call) if call.sleeps == 0 || is_explained(call, trace) => RootTime::FileSystem,
         Root::Commit(_) => RootTime::Journal,
-        Root::Call(_) | Root::DaemonSpan(_) | Root::Kernel | Root::Missing => RootTime::Unknown,
+        Root::Fault(fault) if fault.bios > 0 && trace.incomplete.is_empty() => RootTime::FileSystem,
+        Root::Call(_) | Root::DaemonSpan(_) | Root::Fault(_) | Root::Kernel | Root::Missing => {
+            RootTime::Unknown
+        }
     }
 }
 

@@ -133,6 +133,7 @@ fn lower_evidence(index: &BlockIndex<'_>, upper: SpanId) -> &'static str {
 fn submitted_evidence(trace: &Trace) -> &'static str {
     match trace.root {
         Root::Commit(_) => "exact: the journal's thread was inside the commit",
+        Root::Fault(_) => "exact: the task was inside the page fault",
         _ => "exact: the task was inside the call",
     }
 }

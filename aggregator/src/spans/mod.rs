@@ -16,6 +16,7 @@
 //! |---|---|---|---|---|
 //! | system call | program | `pwrite64` | client | the call's |
 //! | file system | `ext4` | `write` | server | derived from the call's |
+//! | page fault | program | `page fault` | client | the fault's |
 //! | commit | `jbd2` | `journal commit` | server | the commit's |
 //! | bio | `block` | `bio write` | server | the bio's |
 //! | bio of a device without requests | that device | `bio write` | server | the bio's |
@@ -68,6 +69,7 @@ mod call;
 mod commit;
 mod daemon_span;
 mod error;
+mod fault;
 mod names;
 mod page_origin;
 #[cfg(test)]
@@ -91,6 +93,7 @@ pub fn spans_of(trace: &Trace) -> Vec<Span> {
         Root::Commit(_) if trace.shown_in.is_some() => {}
         Root::Commit(commit) => commit::add(&SpanPlacement::of(trace), commit, &mut spans),
         Root::DaemonSpan(operation) => daemon_span::add(&SpanPlacement::of(trace), operation, &mut spans),
+        Root::Fault(fault) => fault::add(trace, fault, &mut spans),
         Root::Kernel | Root::Missing => block::add(&SpanPlacement::of(trace), &mut spans),
     }
     spans

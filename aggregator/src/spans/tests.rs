@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use blkkin_wire::event::{
-    BioEvent, BlockOp, BlockStatus, LayerEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome,
-    TaskEvent,
+    BioEvent, BlockOp, BlockStatus, FaultEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent,
+    SyscallOutcome, TaskEvent,
 };
 use blkkin_wire::ids::{DeviceId, SpanId, TraceId};
 use blkkin_wire::process_context::ProcessContextEvent;
@@ -374,6 +374,24 @@ fn io_without_a_call_has_a_remote_client() {
     trace.names.task = Some(Arc::new(worker));
     assert_eq!(clients(&trace), [Some("kernel".into()), None]);
     assert_eq!(clients(&named(trace)), [Some("sqlite3".into()), None], "by a page fault");
+}
+
+#[test]
+fn a_page_fault_is_a_client_of_the_block_layer() {
+    let (bio, request) = fixtures::bio_and_request(1, 2, 3, (11, 19));
+    let mut trace = named(fixtures::trace(1));
+    let file = Some(fixtures::file_id(5));
+    trace.root = Root::Fault(FaultEvent { file, offset: Some(8192), ..fixtures::fault(1, (10, 20), 1) });
+    (trace.bios, trace.requests) = (vec![bio], vec![request]);
+    let spans = spans_of(&trace);
+    assert_eq!(spans.iter().map(|span| &*span.name).collect::<Vec<_>>()[0], "page fault");
+    assert_eq!((&*spans[0].service, spans[0].kind), ("sqlite3", SpanKind::Client));
+    assert_eq!(spans[1].parent, Some(spans[0].id));
+    assert_eq!(tag(&spans[0], "blkkin.address").as_deref(), Some("0x7000"));
+    assert_eq!(tag(&spans[0], "blkkin.fault").as_deref(), Some("major"));
+    let evidence = tag(&spans[1], "blkkin.parent.evidence");
+    assert_eq!(evidence.as_deref(), Some("exact: the task was inside the page fault"));
+    assert_eq!(faults(&spans), Vec::<String>::new());
 }
 
 #[test]

@@ -167,6 +167,11 @@ impl TraceMetrics {
                 let stats = self.series_stats(trace, Layer::Commit, Some(commit.device), "commit");
                 stats.record(id, trace.duration(), 0, false);
             }
+            Root::Fault(fault) => {
+                let device = fault.file.map(|file| file.device);
+                let stats = self.series_stats(trace, Layer::Call, device, "page fault");
+                stats.record(id, trace.duration(), 0, false);
+            }
             Root::Call(_) | Root::DaemonSpan(_) | Root::Kernel | Root::Missing => {}
         }
         for bio in &trace.bios {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
 use blkkin_wire::daemon_span::DaemonSpanEvent;
 use blkkin_wire::event::{
-    BioEvent, CommitEvent, ContextSource, RequestEvent, SyscallEvent, TaskEvent, TraceContext,
+    BioEvent, CommitEvent, ContextSource, FaultEvent, RequestEvent, SyscallEvent, TaskEvent, TraceContext,
 };
 pub use blkkin_wire::fragment::FragmentKind;
 use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
@@ -52,6 +52,8 @@ pub enum Root {
     /// The root's own record never arrived: it was lost, or the root had not ended when tracing
     /// ended. The child records are valid.
     Missing,
+    /// A page fault outside any system call.
+    Fault(FaultEvent),
 }
 
 /// Names of a trace's task, files and devices, as of the root's event.
@@ -63,7 +65,7 @@ pub struct Names {
     pub exe: Option<Arc<InternedFile>>,
     /// Process context of that task's process.
     pub process: Option<Arc<ProcessContextEvent>>,
-    /// Primary file.
+    /// Primary file of a call; mapped file of a page fault.
     pub file: Option<Arc<InternedFile>>,
     /// Second file.
     pub second_file: Option<Arc<InternedFile>>,
@@ -228,8 +230,8 @@ impl Trace {
         (self.incomplete, self.kind) = (Incomplete::default(), FragmentKind::First);
     }
 
-    /// Sets the root, and with it the trace id. A call made for an application's span, and a daemon
-    /// span, have the id of that trace. Every other trace has the id made of its node, boot, start
+    /// Sets the root, and with it the trace id. A call or page fault of an application's span, and a
+    /// daemon span, have the id of that trace. Every other trace has the id made of its node, boot, start
     /// and root. Nothing else decides it.
     pub(crate) fn set_root(&mut self, root: Root, names: Names) {
         (self.root, self.names) = (root, names);
@@ -240,10 +242,14 @@ impl Trace {
         }
     }
 
-    /// Returns the application's span for which the root call was made. It is the root's parent and
+    /// Returns the application's span for which the root call was made or the root page fault occurred. It is the root's parent and
     /// not among the trace's spans.
     pub fn context(&self) -> Option<&TraceContext> {
-        self.call().and_then(|call| call.context.as_deref())
+        match &self.root {
+            Root::Call(call) => call.context.as_deref(),
+            Root::Fault(fault) => fault.context.as_deref(),
+            _ => None,
+        }
     }
 
     /// Returns whether the trace belongs to an application's trace that the application samples, by
@@ -281,6 +287,7 @@ impl Trace {
         match &self.root {
             Root::Call(call) => call.enter,
             Root::Commit(commit) => commit.start,
+            Root::Fault(fault) => fault.begin,
             Root::DaemonSpan(operation) => operation.begin,
             Root::Kernel | Root::Missing => {
                 let bios = self.bios.iter().map(|b| b.queue);
@@ -294,6 +301,7 @@ impl Trace {
         match &self.root {
             Root::Call(call) => call.exit,
             Root::Commit(commit) => commit.end,
+            Root::Fault(fault) => fault.end,
             Root::DaemonSpan(operation) => operation.end,
             Root::Kernel | Root::Missing => self.last_end(),
         }
@@ -306,6 +314,7 @@ impl Trace {
         match &self.root {
             Root::Call(call) => parts.max(call.exit),
             Root::Commit(commit) => parts.max(commit.end),
+            Root::Fault(fault) => parts.max(fault.end),
             Root::DaemonSpan(operation) => parts.max(operation.end),
             Root::Kernel | Root::Missing => parts,
         }

@@ -15,6 +15,7 @@ pub(super) fn value(diagnosis: &Diagnosis) -> Value {
         "works": diagnosis.works(),
         "checks": diagnosis.checks.iter().map(check).collect::<Vec<_>>(),
         "probes": diagnosis.probes.probes.iter().map(probe).collect::<Vec<_>>(),
+        "fault_probes": diagnosis.probes.faults.iter().map(probe).collect::<Vec<_>>(),
         "nbd_probes": diagnosis.probes.nbd.iter().map(probe).collect::<Vec<_>>(),
         "kinds": diagnosis.probes.attempts.iter().map(tries).collect::<Vec<_>>(),
         "remarks": diagnosis.remarks,

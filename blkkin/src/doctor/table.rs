@@ -35,6 +35,10 @@ pub(super) fn render(diagnosis: &Diagnosis, style: &Style) -> String {
         page.entry("", "none was tried", Severity::Fail, reason, remedy);
     }
     diagnosis.probes.probes.iter().for_each(|verdict| page.probe(verdict, obstacle));
+    if !diagnosis.probes.faults.is_empty() {
+        page.heading("Probes of page faults");
+        diagnosis.probes.faults.iter().for_each(|verdict| page.probe(verdict, obstacle));
+    }
     if !diagnosis.probes.nbd.is_empty() {
         page.heading("Probes for --nbd only");
         diagnosis.probes.nbd.iter().for_each(|verdict| page.probe(verdict, obstacle));

@@ -50,7 +50,8 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let mut filter = TraceFilter::resolve(&args.filter)?;
     let scope = trace_scope(&filter.tree);
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
-    let config = TracerConfig { nbd: args.lttng.nbd, ..filter.tracer_config(scope, &args.tracer)? };
+    let config =
+        TracerConfig { nbd: args.lttng.nbd, dirty_pages: true, ..filter.tracer_config(scope, &args.tracer)? };
     let config = usdt_probes.tracer_config(config);
     let sinks = destination::open_all(&args.output.to, &args.output.servers)?;
     let output = Output::open(&args.output, Stream::Stdout)?;

@@ -22,6 +22,7 @@ pub(crate) mod guest;
 pub(crate) mod hidden_tasks;
 pub(crate) mod live;
 pub(crate) mod lttng_namespace;
+pub(crate) mod mapping;
 pub(crate) mod metrics;
 pub(crate) mod missed_ends;
 pub(crate) mod nbd;

@@ -14,7 +14,8 @@ use blkkin_tracer::enrich::nbd::NbdStats;
 use blkkin_tracer::{AttachKind, StopSignal, TraceSummary, Tracer, TracerConfig, TracerError};
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::event::{
-    BioEvent, CommitEvent, FileEvent, LayerEvent, RequestEvent, SyscallEvent, TaskEvent,
+    BioEvent, CommitEvent, DirtyEvent, FaultEvent, FileEvent, LayerEvent, RequestEvent, SyscallEvent,
+    TaskEvent,
 };
 use blkkin_wire::ids::{DeviceId, Pid};
 use blkkin_wire::in_flight::FinalState;
@@ -82,7 +83,10 @@ pub(crate) fn check_attach_kind(kind: AttachKind) -> Result<(), String> {
 impl Recorder {
     /// Loads and attaches a tracer, marks these processes, and begins to read.
     pub(crate) fn start(config: &TracerConfig, traced: &[Pid]) -> Recorder {
-        let tracer = Tracer::load(&with_attach_kind(config)).unwrap();
+        let mut tracer = Tracer::load(&with_attach_kind(config)).unwrap();
+        if config.dirty_pages {
+            tracer.keep_dirty_events();
+        }
         for pid in traced {
             tracer.trace_process_tree(*pid).unwrap();
         }
@@ -157,7 +161,8 @@ impl Recorder {
     /// Detaches and collects the rest.
     pub(crate) fn finish(self) -> Recording {
         self.stop.stop();
-        let TraceSummary { stats, final_state, nbd, usdt: _ } = self.drain.join().unwrap();
+        let TraceSummary { stats, final_state, nbd, usdt: _, dirty } = self.drain.join().unwrap();
+        assert!(dirty.balances(), "{dirty:?}");
         let (events, traces, join) = self.collect.join().unwrap();
         Recording { events, traces, stats, join, final_state, nbd }
     }
@@ -208,7 +213,7 @@ impl Recording {
     #[track_caller]
     pub(crate) fn assert_balanced(&self) {
         let stats = &self.stats;
-        for account in [stats.calls, stats.bios, stats.requests, stats.commits, stats.names] {
+        for account in [stats.calls, stats.bios, stats.requests, stats.commits, stats.names, stats.faults] {
             assert!(account.balances(), "{stats:#?}");
         }
         for (account, received) in [
@@ -216,6 +221,7 @@ impl Recording {
             (self.join.bios, stats.bios.recorded),
             (self.join.requests, stats.requests.recorded),
             (self.join.commits, stats.commits.recorded),
+            (self.join.faults, stats.faults.recorded),
         ] {
             assert!(account.balances(), "{:#?}", self.join);
             assert_eq!((account.received, account.pending), (received, 0), "{:#?}", self.join);
@@ -255,6 +261,20 @@ impl Recording {
         let unfinished = self.final_state.in_flight.iter().map(|io| io.device);
         let recorded = self.bios().map(|bio| bio.device).chain(self.requests().map(|request| request.device));
         recorded.chain(unfinished).collect()
+    }
+
+    pub(crate) fn faults(&self) -> impl Iterator<Item = &FaultEvent> {
+        self.events.iter().filter_map(|event| match event {
+            LayerEvent::Fault(fault) => Some(fault),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn dirty(&self) -> impl Iterator<Item = &DirtyEvent> {
+        self.events.iter().filter_map(|event| match event {
+            LayerEvent::Dirty(dirty) => Some(dirty),
+            _ => None,
+        })
     }
 
     pub(crate) fn commits(&self) -> impl Iterator<Item = &CommitEvent> {

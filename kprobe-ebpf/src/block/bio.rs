@@ -14,7 +14,7 @@ use crate::runtime::read::{KernelRead, Pointer};
 use crate::runtime::ring;
 use crate::runtime::settings::setting;
 use crate::runtime::table::{self, ClaimCounters};
-use crate::task;
+use crate::task::{self, page_fault};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
@@ -40,6 +40,9 @@ pub fn submit<R: KernelRead>(bio: Pointer) {
 pub fn queue<R: KernelRead>(bio: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return };
     let state = task::submitter(percpu, Program::BioQueue);
+    if state.as_ref().is_some_and(|state| !state.in_syscall()) {
+        page_fault::on_bio(percpu.address(bio));
+    }
     let (mut span, mut task, mut version, mut active) = (0, 0, 0, false);
     percpu.pages.reason = 0;
     if let Some(state) = &state {

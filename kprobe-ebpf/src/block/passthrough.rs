@@ -61,7 +61,7 @@ pub fn submitter(percpu: &mut PerCpuState, opf: u32, disk: u32) -> Option<Submit
         return None;
     }
     if let Some(state) = task::submitter(percpu, Program::RequestStart) {
-        let in_syscall = passthrough && state.span != 0;
+        let in_syscall = passthrough && state.in_syscall();
         let of_task = passthrough && origin == ORIGIN_TASKS && state.flags & TASK_ACTIVE != 0;
         if !in_syscall {
             if origin != ORIGIN_ALL && !of_task {
@@ -95,7 +95,7 @@ pub unsafe fn legacy_submitter<R: KernelRead>(
     // SAFETY: by the contract.
     if unsafe { current_task_waits::<R>(rq) } {
         if let Some(state) = task::state(task::current()) {
-            if state.span != 0 {
+            if state.in_syscall() {
                 return Some((state.task, state.version));
             }
         }
@@ -125,7 +125,7 @@ unsafe fn current_task_waits<R: KernelRead>(rq: Pointer) -> bool {
 #[inline(always)]
 pub fn attach_to_syscall(address: u64) {
     let Some(state) = task::state(task::current()) else { return };
-    if state.span == 0 {
+    if !state.in_syscall() {
         return;
     }
     if let Some(entry) = table::find(&REQUESTS, address) {

@@ -16,6 +16,9 @@ pub const RETURNED: u32 = 80; // ax
 /// Offset of the first argument while the system call returns.
 #[cfg(bpf_target_arch = "x86_64")]
 pub const FIRST_ARG_AT_RETURN: u32 = 112; // di
+/// Offset of the address in `struct bpf_perf_event_data`, after registers and sample period.
+#[cfg(bpf_target_arch = "x86_64")]
+pub const PERF_ADDRESS: usize = 168 + 8;
 /// Numbers of the system calls by which programs send and receive.
 #[cfg(bpf_target_arch = "x86_64")]
 // arch/x86/entry/syscalls/syscall_64.tbl
@@ -50,6 +53,9 @@ pub const RETURNED: u32 = 0;
 /// original register.
 #[cfg(bpf_target_arch = "aarch64")]
 pub const FIRST_ARG_AT_RETURN: u32 = 272; // orig_x0
+/// Offset of the address in `struct bpf_perf_event_data`, after registers and sample period.
+#[cfg(bpf_target_arch = "aarch64")]
+pub const PERF_ADDRESS: usize = 272 + 8; // struct user_pt_regs
 /// Numbers of the system calls by which programs send and receive.
 #[cfg(bpf_target_arch = "aarch64")]
 // include/uapi/asm-generic/unistd.h

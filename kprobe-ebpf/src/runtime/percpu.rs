@@ -119,7 +119,7 @@ impl PerCpuState {
         self.span_ids += 1;
         // SAFETY: no preconditions.
         let cpu = unsafe { bpf_get_smp_processor_id() } as u64;
-        let mut z = (cpu << 48 | (program as u64) << 44 | self.span_ids) ^ setting!(seed);
+        let mut z = (cpu << 48 | program.id_space() | self.span_ids) ^ setting!(seed);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)

@@ -1,11 +1,10 @@
 //! Capture of a system call's arguments: the files of its descriptors, their positions, and its
 //! path arguments.
 
-use super::page_writes;
 use crate::file::{self, FdLookup, path};
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, Pointer, ProbeRead};
-use crate::task::TaskState;
+use crate::task::{TaskState, page_writes};
 use aya_ebpf::helpers::generated::bpf_probe_read_user_str;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::SyscallShape;

@@ -6,12 +6,11 @@
 //! for that lookup (5 ns), and an untraced task does not pay for a clock read (35 ns per system
 //! call of every task).
 //!
-//! Invariant: `state.span` is not 0 exactly while a traced system call is open; it is the parent of
-//! all I/O that the task submits meanwhile. An entry that finds an open system call has missed an
+//! Invariant: `state.span` is not 0 while a traced system call is open; it is the parent of all I/O
+//! that the task submits meanwhile. Outside a system call it may be a page fault's (`page_fault`). An entry that finds an open system call has missed an
 //! exit: that system call is written as incomplete, so it cannot claim the next one's bios.
 
 mod capture;
-pub mod page_writes;
 
 use crate::block::device::device_passes;
 use crate::runtime::arch;
@@ -19,7 +18,7 @@ use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::settings::{setting, shape};
-use crate::task::{self, TaskState, open_syscall, thread_context};
+use crate::task::{self, TaskState, open_syscall, page_fault, page_writes, thread_context};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
@@ -48,7 +47,11 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
         return;
     }
     if state.span != 0 {
-        open_syscall::abandon(percpu, state);
+        if state.span_start_ns != 0 {
+            page_fault::end_unseen(Program::SyscallEnter as u32);
+        } else {
+            open_syscall::abandon(percpu, state);
+        }
     }
     percpu.count(SYSCALLS_ENTERED);
     let fields = &mut state.record;
@@ -122,7 +125,7 @@ pub fn exit<R: KernelRead>(regs: Pointer, ret: impl FnOnce() -> i64) {
     }
     let task = task::current();
     let Some(state) = task::state(task) else { return };
-    if state.span == 0 || state.commit_start_ns != 0 {
+    if state.span == 0 || state.span_start_ns != 0 {
         return;
     }
     // SAFETY: the clock has no preconditions.

@@ -8,6 +8,7 @@
 use super::filter::{self, cgroup_of};
 use super::metadata::{emit, update};
 use super::open_syscall;
+use super::page_fault;
 use super::storage::{TaskState, current, state, state_or_new};
 use super::thread_context;
 use crate::runtime::layout::offset;
@@ -186,7 +187,11 @@ pub fn exit(percpu: &mut PerCpuState) {
         return;
     }
     if state.span != 0 {
-        open_syscall::abandon(percpu, state);
+        if state.span_start_ns != 0 {
+            page_fault::end_unseen(percpu.slot());
+        } else {
+            open_syscall::abandon(percpu, state);
+        }
     }
     percpu.count(TASKS_EXITED);
     emit(percpu, task, state, TASK_EXITED);

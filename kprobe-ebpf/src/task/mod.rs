@@ -7,7 +7,9 @@
 //! - `storage`: the state of a task in task storage
 //! - `filter`, `metadata`: the filters of TRACE_ALL, and comm, user and cgroup of a task
 //! - `attributes`, `thread_context`: the OpenTelemetry context of a thread
-//! - `open_syscall`: the record of the system call that is open in a task
+//! - `page_writes`: how many write calls are open by file
+//! - `open_syscall`, `page_fault`: the record of the system call or the page fault that is open in
+//!   a task
 //! - `fork`: inheritance across fork, exec and exit
 
 use crate::runtime::percpu::PerCpuState;
@@ -23,6 +25,8 @@ pub mod filter;
 pub mod fork;
 pub mod metadata;
 pub mod open_syscall;
+pub mod page_fault;
+pub mod page_writes;
 pub mod storage;
 pub mod thread_context;
 

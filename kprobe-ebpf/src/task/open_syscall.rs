@@ -2,8 +2,8 @@
 //! ring.
 
 use super::attributes;
+use super::page_writes;
 use super::storage::TaskState;
-use crate::syscall::page_writes;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::ring;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;

@@ -13,6 +13,7 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_get};
 use blkkin_probe_abi::context::{ATTRIBUTES_MAX, ContextHead};
+use blkkin_probe_abi::fault::FaultRecord;
 use blkkin_probe_abi::record::{PATH_ARG_MAX, SyscallRecord};
 
 /// Bytes of a system call record's tail: two paths, each with one byte to detect truncation; then a
@@ -43,7 +44,7 @@ pub struct TaskState {
     pub uid: u32,
     /// `nvcsw` at entry.
     pub sleeps: u32,
-    /// Span open in this task: a system call's or a commit's; 0 for none.
+    /// Span open in this task: a system call's, a commit's or a page fault's; 0 for none.
     pub span: u64,
     /// The primary descriptor's `struct file` at entry.
     pub file: u64,
@@ -53,8 +54,8 @@ pub struct TaskState {
     pub shape: u32,
     /// Bios queued under `span`.
     pub bios: u32,
-    /// Start of the open commit; 0 for none.
-    pub commit_start_ns: u64,
+    /// Start of the open commit or page fault; 0 if `span` is a system call's, or 0.
+    pub span_start_ns: u64,
     /// 1: the process publishes thread contexts, though this thread may have no slot yet: see
     /// `thread_context`.
     pub publishes_context: u32,
@@ -85,6 +86,11 @@ pub struct TaskState {
     pub commit_tid: u32,
     /// Device of the open commit's file system.
     pub commit_dev: u32,
+    /// Page faults that had ended when the one of `fault` began.
+    pub faults_before: u64,
+    /// Record of the last page fault that began outside a system call. `begin_ns` is 0 for none,
+    /// and `span` until it queues a bio: see `page_fault`.
+    pub fault: FaultRecord,
     /// Address of the context record, read from the slot.
     pub head_address: u64,
     /// Context head at the entry of the open system call.
@@ -93,6 +99,14 @@ pub struct TaskState {
     pub record: SyscallRecord,
     /// Tail of the record.
     pub tail: [u8; TAIL],
+}
+
+impl TaskState {
+    /// Returns whether a traced system call is open in the task.
+    #[inline(always)]
+    pub fn in_syscall(&self) -> bool {
+        self.span != 0 && self.span_start_ns == 0
+    }
 }
 
 /// Task storage map. aya-ebpf 0.2 has no such map type, so it is spelled out like its other BTF

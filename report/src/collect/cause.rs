@@ -21,13 +21,15 @@ use super::kernel::WorkKind;
 pub enum Cause {
     /// A recorded system call.
     Call,
+    /// A page fault of a program.
+    Fault,
     /// A recorded write that had ended: the kernel wrote its data back later.
     EarlierWrites,
     /// A journal commit, or the log of a file system.
     Journal,
     /// File system metadata that the kernel wrote or read.
     Metadata,
-    /// Write-back of data that no traced task wrote, while one command is traced.
+    /// Write-back of data that no recorded operation wrote, while one command is traced.
     OtherPrograms,
     /// Recorded, and neither a call nor a reason of the kernel is known.
     Unknown,
@@ -38,8 +40,9 @@ pub type BytesByCause = [u64; Cause::ALL.len()];
 
 impl Cause {
     /// Causes in the order of the table.
-    pub const ALL: [Cause; 6] = [
+    pub const ALL: [Cause; 7] = [
         Cause::Call,
+        Cause::Fault,
         Cause::EarlierWrites,
         Cause::Journal,
         Cause::Metadata,
@@ -51,6 +54,7 @@ impl Cause {
     pub fn name(self) -> &'static str {
         match self {
             Cause::Call => "calls",
+            Cause::Fault => "faults",
             Cause::EarlierWrites => "earlier writes",
             Cause::Journal => "journal",
             Cause::Metadata => "metadata",
@@ -93,6 +97,7 @@ impl<'a> Causes<'a> {
     pub(crate) fn of(trace: &'a Trace, of_a_command: bool) -> Self {
         let of_root = match (&trace.root, WorkKind::of(trace)) {
             (Root::Call(_) | Root::DaemonSpan(_), _) => Cause::Call,
+            (Root::Fault(_), _) => Cause::Fault,
             (Root::Commit(_), _) => Cause::Journal,
             (Root::Kernel, Some(WorkKind::Metadata)) => Cause::Metadata,
             (Root::Kernel | Root::Missing, _) => Cause::Unknown,

@@ -19,6 +19,10 @@ pub enum WorkKind {
     Read,
     /// A flush.
     Flush,
+    /// A page fault that waited for I/O.
+    MajorFault,
+    /// A page fault that started a read-ahead and did not wait.
+    ReadAheadFault,
     /// Any other work.
     Other,
     /// I/O of a call whose own record is missing.
@@ -36,6 +40,8 @@ impl WorkKind {
             Root::Commit(_) => trace.shown_in.is_none().then_some(WorkKind::Commit),
             Root::Missing if trace.kind == FragmentKind::Late => Some(WorkKind::LatePart),
             Root::Missing => Some(WorkKind::RootMissing),
+            Root::Fault(ref fault) if fault.major => Some(WorkKind::MajorFault),
+            Root::Fault(_) => Some(WorkKind::ReadAheadFault),
             Root::Kernel => Some(Self::of_kernel(trace)),
         }
     }
@@ -63,6 +69,8 @@ impl WorkKind {
             WorkKind::Commit => "journal commit",
             WorkKind::Read => "read",
             WorkKind::Flush => "flush",
+            WorkKind::MajorFault => "page fault",
+            WorkKind::ReadAheadFault => "fault read-ahead",
             WorkKind::Other => "other",
             WorkKind::RootMissing => "call not seen",
             WorkKind::LatePart => "late fragment",

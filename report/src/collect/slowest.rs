@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::ids::SpanId;
 
@@ -29,10 +29,12 @@ impl Slowest {
         Slowest { limit: limit.min(SLOWEST_MAX), traces: Vec::new(), fastest: None }
     }
 
-    /// Adds a trace; copies it only if it is among the slowest.
+    /// Adds the trace of a storage call or a major page fault; copies it only if it is among the
+    /// slowest.
     pub(crate) fn add<'a>(&mut self, classified: impl Into<ClassifiedTrace<'a>>) {
         let classified = classified.into();
-        if classified.storage_call().is_none()
+        let is_fault = matches!(&classified.trace.root, Root::Fault(fault) if fault.major);
+        if (classified.storage_call().is_none() && !is_fault)
             || self.fastest.is_some_and(|fastest| classified.time < fastest)
         {
             return;

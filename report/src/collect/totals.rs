@@ -69,6 +69,8 @@ pub struct Totals {
     pub calls_sampled_by_program: u64,
     /// Journal commits.
     pub commits: u64,
+    /// Page faults that read or waited for a read.
+    pub faults: u64,
     /// Traces of kernel I/O other than commits.
     pub kernel: u64,
     /// Daemon spans.
@@ -122,6 +124,7 @@ impl Totals {
             }
             Root::Commit(_) => self.commits += 1,
             Root::Kernel => self.kernel += 1,
+            Root::Fault(_) => self.faults += 1,
             Root::DaemonSpan(_) => self.daemon_spans += u64::from(trace.kind == FragmentKind::First),
             Root::Missing => {}
         }

@@ -11,7 +11,7 @@ use crate::text::units::{NONE, share};
 const OF_A_COMMAND: &str = "not recorded: other programs, and kernel work that is not for the command";
 const OF_A_NODE: &str = "not recorded: what the filters exclude, and what was under way when tracing began";
 const EARLIER_WRITES: &str = "earlier writes: the kernel wrote the data back after the call had returned";
-const OTHER_PROGRAMS: &str = "other programs: write-back of data that the command did not write";
+const OTHER_PROGRAMS: &str = "other programs: write-back of data that no recorded call wrote";
 
 /// Width from which the headings are not abbreviated.
 const ROOMY: usize = 100;
@@ -28,7 +28,8 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     for row in &rows {
         table.push(Row::new(cells(row), Ink::Plain));
     }
-    let optional = [Cause::EarlierWrites, Cause::Journal, Cause::Metadata, Cause::OtherPrograms];
+    let optional =
+        [Cause::Fault, Cause::EarlierWrites, Cause::Journal, Cause::Metadata, Cause::OtherPrograms];
     let mut lines = title("explained", "share of what each disk counted itself, by cause", columns);
     lines.extend(table.without_empty(&optional.map(heading)).lines(columns));
     lines.extend(notes(report, &rows).into_iter().flat_map(|text| note(text, columns)));

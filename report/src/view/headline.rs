@@ -33,6 +33,7 @@ fn requests(report: &Report) -> String {
     let own = format!("{} without a call", units::count(totals.kernel));
     let others = [
         (totals.commits, counted(totals.commits, "journal commit")),
+        (totals.faults, counted(totals.faults, "page fault")),
         (totals.kernel, own),
         (totals.daemon_spans, format!("in {}", counted(totals.daemon_spans, "operation"))),
         (totals.incomplete.roots, format!("{} not seen", counted(totals.incomplete.roots, "call"))),

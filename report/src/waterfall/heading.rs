@@ -1,9 +1,9 @@
 //! Heading of a waterfall: duration, call, file, task, start time, thread attributes.
 
-use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::trace::thread_attributes::{self, ResolvedAttributes};
+use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::event::{Captured, SyscallEvent, SyscallOutcome};
+use blkkin_wire::event::{Captured, FaultEvent, SyscallEvent, SyscallOutcome};
 use blkkin_wire::syscalls::{Arch, Invocation};
 
 use super::draw::MARGIN;
@@ -34,6 +34,8 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
         } else {
             lines.push(first);
         }
+    } else if let Root::Fault(fault) = &trace.root {
+        lines.extend(fault_lines(first, trace, fault, columns));
     }
     // Readers search other tools for the trace id, so it is never cut.
     let task = task_and_start(trace, started);
@@ -48,6 +50,21 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
         ));
     }
     lines
+}
+
+/// Formats a page fault: its address, and the mapped file with the page's offset.
+fn fault_lines(mut first: Line, trace: &Trace, fault: &FaultEvent, columns: usize) -> Vec<Line> {
+    let address = fault.address.map(|address| format!(" at {address:#x}")).unwrap_or_default();
+    first.push(format!("page fault{address}"), Ink::Bold);
+    let Some(file) = &trace.names.file else { return vec![first] };
+    let path = sanitize(&file.path);
+    let offset = fault.offset.map(|offset| format!(" + {offset:#x}")).unwrap_or_default();
+    let path = format!("on {path}{offset}");
+    if first.width() + 2 + width(&path) <= columns {
+        first.push(format!("  {path}"), Ink::Plain);
+        return vec![first];
+    }
+    vec![first, indented(&shorten::path(&path, columns.saturating_sub(MARGIN)), Ink::Plain)]
 }
 
 /// Formats the thread attributes of the call.

@@ -48,6 +48,7 @@ pub(super) fn root_label(trace: &Trace) -> String {
     match &trace.root {
         Root::Call(call) => call.call.name().to_owned(),
         Root::Commit(commit) => format!("journal commit {}", commit.tid),
+        Root::Fault(_) => "page fault".to_owned(),
         Root::Kernel => "kernel".to_owned(),
         Root::DaemonSpan(operation) => operation.name.to_string(),
         Root::Missing => "call not seen".to_owned(),

@@ -9,6 +9,7 @@ use aya::{Btf, Ebpf};
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::attach::layout::KernelTypes;
+use crate::attach::perf_link::{self, PerfLink};
 use crate::attach::probes::{AttachKind, Hook};
 use crate::aya_error::error_chain;
 use crate::stats::recursion_misses;
@@ -26,6 +27,8 @@ pub(crate) struct AttachPoint {
 pub(crate) struct Attached {
     program: OwnedFd,
     kprobe: Option<KprobeLink>,
+    /// Perf events that run the program, on each CPU; empty for other kinds.
+    perf_events: Vec<PerfLink>,
 }
 
 /// Link of a kprobe, with its own miss counter. Other kinds keep their link in the program.
@@ -48,6 +51,7 @@ impl AttachPoint {
             AttachKind::RawTp => "raw",
             AttachKind::Fentry => "fentry",
             AttachKind::Kprobe => "kprobe",
+            AttachKind::PerfEvent => "perf",
         };
         let name = format!("{}_{suffix}", self.hook.stem);
         ebpf.program_mut(&name).ok_or_else(|| format!("there is no program {name}"))
@@ -64,6 +68,7 @@ impl AttachPoint {
             Program::RawTracePoint(program) => program.load(),
             Program::FEntry(program) => program.load(self.name, btf),
             Program::KProbe(program) => program.load(),
+            Program::PerfEvent(program) => program.load(),
             _ => return Err(self.wrong_kind()),
         };
         loaded.map_err(|error| error_chain(&error))
@@ -79,6 +84,7 @@ impl AttachPoint {
             Program::KProbe(program) => {
                 program.attach(self.name, 0).and_then(|link| program.take_link(link)).map(Some)
             }
+            Program::PerfEvent(_) => Ok(None),
             _ => return Err(self.wrong_kind()),
         };
         let link = attached.map_err(|error| error_chain(&error))?;
@@ -90,7 +96,13 @@ impl AttachPoint {
         let kprobe = kprobe.transpose()?;
         let fd = program.fd().map_err(|error| error_chain(&error))?;
         let program = fd.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-        let attached = Attached { program, kprobe };
+        let perf_events = if self.kind == AttachKind::PerfEvent {
+            let cpus = aya::util::online_cpus().map_err(|(path, error)| format!("{path}: {error}"))?;
+            perf_link::attach_to_major_faults(program.as_fd(), &cpus).map_err(|error| error.to_string())?
+        } else {
+            Vec::new()
+        };
+        let attached = Attached { program, kprobe, perf_events };
         // Where losses cannot be counted, nothing is traced.
         attached.recursion_misses()?;
         Ok(attached)
@@ -102,6 +114,11 @@ impl AttachPoint {
 }
 
 impl Attached {
+    /// Detaches a program of perf events; other kinds are detached by aya.
+    pub(crate) fn close_perf_events(&mut self) {
+        self.perf_events.clear();
+    }
+
     /// Returns the number of events that the program missed, as far as the kernel counts them.
     pub(crate) fn recursion_misses(&self) -> Result<u64, String> {
         let of_kprobe = self.kprobe.as_ref().map(|kprobe| recursion_misses::of_kprobe(&kprobe.miss_counter));

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use blkkin_probe_abi::layout::{ABSENT, Layout};
 
 use crate::attach::btf::Btf;
-use crate::attach::probes::{AttachKind, Hook, Need, PROBES, Probe};
+use crate::attach::probes::{AttachKind, FAULT_PROBES, Hook, Need, PROBES, Probe};
 use crate::attach::req_op::{self, ReqOpTable};
 use crate::attach::stacked_layouts::{self, PointerPath};
 use crate::attach::tracepoint_equivalents::{self, Equivalent};
@@ -32,6 +32,8 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("task_nvcsw", &["task_struct.nvcsw"]),
     // Only with CONFIG_SCHED_INFO, which Debian, Fedora and Ubuntu set.
     ("task_run_delay", &["task_struct.sched_info.run_delay"]),
+    ("task_min_flt", &["task_struct.min_flt"]),
+    ("task_maj_flt", &["task_struct.maj_flt"]),
     ("task_group_leader", &["task_struct.group_leader"]),
     ("task_signal", &["task_struct.signal"]),
     ("signal_live", &["signal_struct.live"]),
@@ -148,6 +150,9 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("hctx_fq", &["blk_mq_hw_ctx.fq"]),
     ("fq_flush_rq", &["blk_flush_queue.flush_rq"]),
     ("fq_flush_queue", &["blk_flush_queue.flush_queue"]),
+    ("folio_flags", &["folio.flags"]),
+    // Renamed in 6.16.
+    ("folio_nr_pages", &["folio._nr_pages", "folio._folio_nr_pages"]),
     ("ext4_vfs_inode", &["ext4_inode_info.vfs_inode"]),
     ("ext4_sync_tid", &["ext4_inode_info.i_sync_tid"]),
     ("ext4_datasync_tid", &["ext4_inode_info.i_datasync_tid"]),
@@ -168,6 +173,13 @@ const BIO_TRACED_FLAG: &str = "BIO_TRACE_COMPLETION";
 /// Bit field, located by a bit offset.
 const FLUSH_RUNNING: &str = "blk_flush_queue.flush_running_idx";
 
+/// Bit of a task inside a page fault of its user mode. It exists with CONFIG_MEMCG, since 6.12 with
+/// CONFIG_MEMCG_V1.
+const IN_USER_FAULT: &str = "task_struct.in_user_fault";
+
+/// Enum of the bits of a page's flags, and the enumerator of those of a large folio.
+const FOLIO_HEAD: (&str, &str) = ("pageflags", "PG_head");
+
 /// Prefix of a tracepoint's typedef, which is the type of its probe function
 /// (include/trace/bpf_probe.h).
 const TRACEPOINT: &str = "btf_trace_";
@@ -180,7 +192,7 @@ pub struct KernelTypes {
     pub(crate) operations: ReqOpTable,
     /// Pointer paths from bios to what they were issued for.
     pub(crate) paths: Vec<PointerPath>,
-    /// Tracepoints of [`PROBES`] that the kernel has. Those of modules are not included.
+    /// Tracepoints of [`PROBES`] and [`FAULT_PROBES`] that the kernel has. Those of modules are not included.
     tracepoints: HashSet<&'static str>,
     /// Equivalent functions that the kernel has.
     functions: HashSet<&'static str>,
@@ -247,13 +259,13 @@ pub fn resolve() -> Result<KernelTypes, TracerError> {
         .iter()
         .flat_map(|(_, spellings)| *spellings)
         .filter_map(|spelling| Some(spelling.split_once('.')?.0))
-        .chain([FLUSH_SEQUENCE.0, req_op::REQ_OP_ENUM])
+        .chain([FLUSH_SEQUENCE.0, FOLIO_HEAD.0, req_op::REQ_OP_ENUM])
         .chain(stacked_layouts::struct_names())
         .chain(tracepoint_equivalents::function_names())
         .collect();
     let btf = Btf::parse(&bytes, |name| wanted.contains(name) || name.starts_with(TRACEPOINT))
         .ok_or_else(|| TracerError::NoBtf { reason: "it cannot be parsed".to_owned() })?;
-    let names = PROBES.iter().flat_map(Probe::hooks).map(|hook| hook.tracepoint);
+    let names = PROBES.iter().chain(FAULT_PROBES).flat_map(Probe::hooks).map(|hook| hook.tracepoint);
     let tracepoints = names.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
     let functions = tracepoint_equivalents::function_names().filter(|name| btf.has(name)).collect();
     let edges = stacked_layouts::resolve(&btf);
@@ -272,6 +284,8 @@ fn layout(btf: &Btf<'_>) -> Layout {
     }
     layout.op_driver_in = btf.value(req_op::REQ_OP_ENUM, req_op::DRIVER_IN).unwrap_or(ABSENT);
     layout.fq_running_bit = btf.bit_offset(FLUSH_RUNNING).unwrap_or(ABSENT);
+    layout.task_in_user_fault_bit = btf.bit_offset(IN_USER_FAULT).unwrap_or(ABSENT);
+    layout.folio_head_bit = btf.value(FOLIO_HEAD.0, FOLIO_HEAD.1).unwrap_or(ABSENT);
     let (flags, bit) = FLUSH_SEQUENCE;
     layout.bio_traced_bit = btf.value("", BIO_TRACED_FLAG).unwrap_or(ABSENT);
     layout.rqf_flush_seq_bit = btf.value(flags, bit).unwrap_or(FLUSH_SEQUENCE_BEFORE_ENUM);

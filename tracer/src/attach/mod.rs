@@ -17,6 +17,7 @@ pub(crate) mod symbols;
 pub mod attach_probe;
 
 pub(crate) mod attach_point;
+pub(crate) mod perf_link;
 #[cfg(test)]
 mod stack_usage;
 

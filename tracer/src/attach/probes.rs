@@ -13,10 +13,13 @@ pub enum AttachKind {
     Fentry,
     /// Function entry with untyped arguments; raw_tp where no function is equivalent.
     Kprobe,
+    /// Perf event: of probes that no other kind can observe.
+    PerfEvent,
 }
 
 impl AttachKind {
-    /// Kinds, best first: tracepoints are stable interfaces and survive rewrites of functions.
+    /// Kinds that a user may choose, best first: tracepoints are stable interfaces and survive
+    /// rewrites of functions.
     pub const ALL: [AttachKind; 4] =
         [AttachKind::TpBtf, AttachKind::RawTp, AttachKind::Fentry, AttachKind::Kprobe];
 
@@ -27,6 +30,7 @@ impl AttachKind {
             AttachKind::RawTp => "raw_tp",
             AttachKind::Fentry => "fentry",
             AttachKind::Kprobe => "kprobe",
+            AttachKind::PerfEvent => "perf_event",
         }
     }
     /// Parses the name used on the command line.
@@ -284,6 +288,46 @@ pub const PROBES: &[Probe] = &[
         "system calls and their arguments",
     ),
 ];
+
+/// Name of the perf event of major faults (perf-list), in place of a tracepoint's.
+pub const MAJOR_FAULTS: &str = "major-faults";
+
+/// Probes of page faults. Attached by each trace, the end before the begin; the events of a fault
+/// without them are named in `kprobe-ebpf/src/task/page_fault.rs`.
+pub const FAULT_PROBES: &[Probe] = &[
+    probe(
+        "fault_end",
+        "page fault",
+        MAJOR_FAULTS,
+        "fault_end",
+        Need::Optional,
+        &["task_min_flt", "task_maj_flt"],
+        "when a page fault that waited for I/O ended",
+    ),
+    probe(
+        "fault_begin",
+        "page fault",
+        "mm_filemap_fault",
+        "fault_begin",
+        Need::Optional,
+        &["task_min_flt", "task_maj_flt", "mapping_host"],
+        "when a page fault began, and its file",
+    )
+    // Before mm_filemap_fault was added (6.12), every page fault of a user mode runs a
+    // program, which costs each task of the machine some 100 ns per fault.
+    .with_fallback("page_fault_user", "fault_enter"),
+];
+
+/// Probes of the pages that stores into mappings make dirty. Attached only on request.
+pub const DIRTY_PROBES: &[Probe] = &[probe(
+    "dirty",
+    "page cache",
+    "writeback_dirty_folio",
+    "dirty",
+    Need::Optional,
+    &["mapping_host", "folio_index", "folio_flags", "folio_nr_pages", "folio_head_bit", "inode_mode"],
+    "pages that stores into mappings made dirty",
+)];
 
 /// Probes of NBD clients. Attached only with `--nbd`, and only by kinds that use tracepoints.
 pub const NBD_PROBES: &[Probe] = &[

@@ -6,6 +6,7 @@
 
 use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::context::ContextHead;
+use blkkin_probe_abi::fault::{DirtyRecord, FaultRecord, TAG_DIRTY, TAG_FAULT};
 use blkkin_probe_abi::record::{
     BioPagesRecord, BioRecord, BioRequestRecord, CommitRecord, FILE_PATH_MAX, FileRecord, Header,
     NbdReplyRecord, NbdRequestRecord, NbdRetransmitRecord, PATH_ARG_MAX, RequestRecord,
@@ -43,6 +44,10 @@ pub enum Record<'a> {
     NbdRetransmit(&'a NbdRetransmitRecord),
     /// The origin of a bio's pages.
     BioPages(&'a BioPagesRecord),
+    /// A page fault.
+    Fault(&'a FaultRecord),
+    /// Pages that a store made dirty.
+    Dirty(&'a DirtyRecord),
 }
 
 /// A system call's record and the parts that follow it.
@@ -112,6 +117,8 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, DecodeError> {
         TAG_USDT => usdt_event(bytes),
         TAG_BIO_PAGES => fixed(bytes, TAG_BIO_PAGES).map(Record::BioPages),
         TAG_NBD_RETRANSMIT => fixed(bytes, TAG_NBD_RETRANSMIT).map(Record::NbdRetransmit),
+        TAG_FAULT => fixed(bytes, TAG_FAULT).map(Record::Fault),
+        TAG_DIRTY => fixed(bytes, TAG_DIRTY).map(Record::Dirty),
         tag => Err(DecodeError::UnknownTag { tag }),
     }
 }
@@ -331,7 +338,7 @@ mod tests {
 
         #[test]
         fn any_bytes_after_a_valid_header_are_a_record_or_an_error(
-            tag in 0u8..12, mut bytes in proptest::collection::vec(any::<u8>(), 16..600)
+            tag in 0u8..16, mut bytes in proptest::collection::vec(any::<u8>(), 16..600)
         ) {
             bytes[0] = tag;
             let len = bytes.len() as u32;

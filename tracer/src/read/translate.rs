@@ -19,6 +19,7 @@ use crate::read::decode::{self, Record};
 
 pub(crate) mod in_flight;
 pub(crate) mod nbd;
+mod page_fault;
 pub(crate) mod pages;
 
 /// Appends the event of a record. Returns false for a system call whose number is not in the table.
@@ -38,6 +39,8 @@ pub fn append(record: Record<'_>, operations: &ReqOpTable, events: &mut Vec<Laye
         Record::Commit(record) => push_in_place(events, || LayerEvent::Commit(commit(record))),
         Record::Task(record) => push_in_place(events, || LayerEvent::Task(task(record))),
         Record::File(record, path) => push_in_place(events, || LayerEvent::File(file(record, path))),
+        Record::Fault(record) => push_in_place(events, || LayerEvent::Fault(page_fault::fault(record))),
+        Record::Dirty(record) => push_in_place(events, || LayerEvent::Dirty(page_fault::dirty(record))),
         // These become events of their own kind elsewhere: see `nbd`, `usdt` and `page_origins`.
         Record::NbdRequest(_)
         | Record::NbdReply(_)

@@ -25,7 +25,7 @@ pub(super) struct PendingBatch {
 
 /// Stages between the merged rings and the bus, in the order in which each batch passes them. The
 /// stage of an option that is off leaves the batch as it is.
-pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 7] = [
+pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 8] = [
     EventLoop::append_page_origins,
     EventLoop::end_nbd_requests,
     EventLoop::store_progress,
@@ -33,6 +33,7 @@ pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 7] = [
     EventLoop::name_devices,
     EventLoop::append_process_contexts,
     EventLoop::emit_usdt_events,
+    EventLoop::drop_dirty_events,
 ];
 
 impl EventLoop {
@@ -97,5 +98,13 @@ impl EventLoop {
         if let Some(usdt) = &mut self.rings.usdt {
             usdt.emit(batch.watermark, batch.usdt_dropped, batch.polled_at);
         }
+    }
+
+    /// Drops the events of dirty pages, which no consumer after this stage knows.
+    fn drop_dirty_events(&mut self, batch: &mut PendingBatch) {
+        if self.tracer.keeps_dirty_events {
+            return;
+        }
+        batch.events.retain(|event| !matches!(event, LayerEvent::Dirty(_)));
     }
 }

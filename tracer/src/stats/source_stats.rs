@@ -12,6 +12,8 @@ pub struct DecodeStats {
     by_tag: [u64; slot::TAGS],
     incomplete: u64,
     files_truncated: u64,
+    faults: u64,
+    dirty: u64,
     /// Entries that could not be decoded.
     pub malformed: u64,
 }
@@ -22,6 +24,12 @@ impl DecodeStats {
         let stats = reconcile(&[0; slot::COUNTERS], self, 0);
         let kinds = [stats.calls, stats.bios, stats.requests, stats.commits, stats.names];
         RecordCounts::from_array(kinds.map(|kind| kind.recorded))
+    }
+
+    /// Combines the counters of dirty pages, which are not part of the source's.
+    pub fn dirty_pages(&self, kernel: &[u64; slot::COUNTERS]) -> RecordStats {
+        let (fired, dropped) = (kernel[slot::DIRTY_FIRED], kernel[slot::DIRTY_DROPPED]);
+        RecordStats { fired, recorded: self.dirty, dropped }
     }
 
     /// Counts a record whose event is the last of `events`.
@@ -36,6 +44,8 @@ impl DecodeStats {
             Some(LayerEvent::File(file)) => {
                 self.files_truncated += u64::from(file.captured == Captured::Truncated)
             }
+            Some(LayerEvent::Fault(_)) => self.faults += 1,
+            Some(LayerEvent::Dirty(_)) => self.dirty += 1,
             _ => {}
         }
     }
@@ -102,5 +112,11 @@ pub fn reconcile(
         },
         dirty_writes_evicted: 0,
         dirty_bytes: 0,
+        faults: RecordStats {
+            fired: kernel[slot::FAULTS_FIRED],
+            recorded: recorded.faults,
+            dropped: kernel[slot::FAULTS_DROPPED],
+        },
+        faults_filtered: kernel[slot::FAULTS_FILTERED],
     }
 }

@@ -9,12 +9,12 @@ use crate::ids::{BootId, NodeId, Source, StartEpoch};
 /// Defines both conversions between two structs with the same fields. A message of `later` is absent
 /// if it is zero: earlier versions had none.
 macro_rules! conversions {
-    ($write:ident, $read:ident, $type:ident { $($field:ident),+ } of { $($record_stats:ident),* } later { $($later:ident),* }) => {
+    ($write:ident, $read:ident, $type:ident { $($field:ident),+ } of { $($record_stats:ident),* } and { $($optional:ident),* }) => {
         pub(super) fn $write(value: &$type) -> message::$type {
             message::$type {
                 $($field: value.$field,)+
                 $($record_stats: write_record_stats(&value.$record_stats),)*
-                $($later: (value.$later != RecordStats::default()).then(|| write_record_stats(&value.$later)),)*
+                $($optional: write_optional(&value.$optional),)*
             }
         }
 
@@ -22,13 +22,13 @@ macro_rules! conversions {
             $type {
                 $($field: message.$field,)+
                 $($record_stats: read_record_stats(&message.$record_stats),)*
-                $($later: message.$later.as_ref().map(read_record_stats).unwrap_or_default(),)*
+                $($optional: message.$optional.as_ref().map(read_record_stats).unwrap_or_default(),)*
             }
         }
     };
 }
 
-conversions!(write_record_stats, read_record_stats, RecordStats { fired, recorded, dropped } of {} later {});
+conversions!(write_record_stats, read_record_stats, RecordStats { fired, recorded, dropped } of {} and {});
 conversions!(
     write_stats,
     read_stats,
@@ -39,9 +39,14 @@ conversions!(
         flushes_served, flush_overflow, contexts_faulted, contexts_unread, contexts_invalid,
         contexts_publishing, contexts_denied, contexts_no_room,
         resources_publishing, resources_malformed, resources_unread, resources_no_room,
-        attributes_cut, attributes_unread, dirty_writes_evicted, dirty_bytes
-    } of { calls, bios, requests, commits, names } later { page_origins }
+        attributes_cut, attributes_unread, dirty_writes_evicted, dirty_bytes, faults_filtered
+    } of { calls, bios, requests, commits, names } and { page_origins, faults }
 );
+
+/// Returns the counters, or none if all are 0, so that the field is absent.
+fn write_optional(stats: &RecordStats) -> Option<message::RecordStats> {
+    (*stats != RecordStats::default()).then(|| write_record_stats(stats))
+}
 
 pub(super) fn write_anchor(anchor: &ClockAnchor) -> message::Anchor {
     message::Anchor {

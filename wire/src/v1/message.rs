@@ -32,6 +32,8 @@ pub(super) struct EventBatchHeader {
     pub(super) process_context_events: Vec<Unread>,
     #[prost(message, optional, tag = "31")]
     pub(super) page_origin_events: Option<PageOriginHeader>,
+    #[prost(message, tag = "33")]
+    pub(super) fault_events: Option<FaultEvents>,
 }
 
 /// Column of [`PageOriginEvents`] that has a value for each event.

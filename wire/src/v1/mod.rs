@@ -51,6 +51,7 @@ mod interned_strings;
 mod message;
 mod name;
 mod packed;
+mod page_fault;
 mod page_origin;
 mod peek;
 mod process_context;

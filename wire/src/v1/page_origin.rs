@@ -175,17 +175,18 @@ impl<'a> PageOriginReader<'a> {
         }
     }
 
-    /// Appends the events that precede or follow directly after the first `before` others.
-    pub(super) fn up_to(
+    /// Appends the next event if it precedes or follows directly after the first `before` others.
+    pub(super) fn next_if_due(
         &mut self,
         before: usize,
         tables: &DecodeTables<'_>,
         events: &mut Vec<LayerEvent>,
-    ) -> Result<(), Malformed> {
-        while self.before.next_if(|at| **at as usize <= before).is_some() {
-            events.push(LayerEvent::PageOrigin(self.next(tables)?.into()));
+    ) -> Result<bool, Malformed> {
+        if self.before.next_if(|at| **at as usize <= before).is_none() {
+            return Ok(false);
         }
-        Ok(())
+        events.push(LayerEvent::PageOrigin(self.next(tables)?.into()));
+        Ok(true)
     }
 
     pub(super) fn end(&mut self) -> Result<(), Malformed> {

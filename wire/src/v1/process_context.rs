@@ -53,14 +53,16 @@ impl<'a> ProcessContextReader<'a> {
         ProcessContextReader { rows: rows.iter().peekable() }
     }
 
-    /// Returns the next row if it precedes or follows directly after the first `before` events.
-    pub(super) fn next_up_to(
+    /// Appends the next row if it follows the first `before` events or fewer.
+    pub(super) fn next_if_due(
         &mut self,
         before: usize,
         tables: &DecodeTables<'_>,
-    ) -> Result<Option<LayerEvent>, Malformed> {
-        let Some(row) = self.rows.next_if(|row| row.before as usize <= before) else { return Ok(None) };
-        Ok(Some(LayerEvent::ProcessContext(read(row, tables)?.into())))
+        events: &mut Vec<LayerEvent>,
+    ) -> Result<bool, Malformed> {
+        let Some(row) = self.rows.next_if(|row| row.before as usize <= before) else { return Ok(false) };
+        events.push(LayerEvent::ProcessContext(read(row, tables)?.into()));
+        Ok(true)
     }
 
     pub(super) fn end(&mut self) -> Result<(), Malformed> {

@@ -10,6 +10,7 @@ use super::daemon_span::DaemonSpanReader;
 use super::decode_tables::DecodeTables;
 use super::message::{self, Kind};
 use super::name::NameReader;
+use super::page_fault::FaultReader;
 use super::page_origin::PageOriginReader;
 use super::process_context::ProcessContextReader;
 use super::rpc_endpoint::RpcEndpointReader;
@@ -65,9 +66,12 @@ fn events(
     let (mut times, mut last) = (Column::new(&message.times, "EventBatch.times"), Delta::default());
     let (mut events, mut calls_unknown) = (Vec::new(), 0);
     let none = message::PageOriginEvents::default();
-    let mut outside = OutsideKinds::new(message, message.page_origin_events.as_ref().unwrap_or(&none));
+    let origins = PageOriginReader::new(message.page_origin_events.as_ref().unwrap_or(&none));
+    let none = message::FaultEvents::default();
+    let faults = FaultReader::new(message.fault_events.as_ref().unwrap_or(&none));
+    let mut outside = OutsideKinds::new(message, origins, faults);
     for (before, kind) in message.kinds.iter().enumerate() {
-        outside.up_to(before, tables, &mut events)?;
+        outside.up_to(before, calls_unknown, tables, &mut events)?;
         let time = MonotonicNs(last.decode(*times.next()?));
         events.push(match Kind::try_from(*kind) {
             Ok(Kind::Syscall) => match calls.next(time, tables)? {
@@ -91,7 +95,9 @@ fn events(
             }
         });
     }
-    outside.up_to(message.kinds.len(), tables, &mut events)?;
+    outside.up_to(message.kinds.len(), calls_unknown, tables, &mut events)?;
+    // A newer writer may know further events, which are not counted here.
+    while outside.faults.next_if_due(usize::MAX, tables, &mut events)? {}
     outside.end()?;
     times.end()?;
     calls.end()?;
@@ -103,40 +109,47 @@ fn events(
     Ok((events, calls_unknown))
 }
 
-/// Readers of the events that are not in `kinds`.
+/// Readers of the events that are not in `kinds`. Each knows how many events precede its next one: a
+/// process context counts those in `kinds`, a page origin also process contexts, and a page fault all.
 struct OutsideKinds<'a> {
     processes: ProcessContextReader<'a>,
     origins: PageOriginReader<'a>,
-    /// Number of process contexts so far. A page origin's position counts them.
+    faults: FaultReader<'a>,
+    /// Number of process contexts so far.
     processes_read: usize,
 }
 
 impl<'a> OutsideKinds<'a> {
-    fn new(message: &'a message::EventBatch, origins: &'a message::PageOriginEvents) -> Self {
-        OutsideKinds {
-            processes: ProcessContextReader::new(&message.process_context_events),
-            origins: PageOriginReader::new(origins),
-            processes_read: 0,
-        }
+    fn new(message: &'a message::EventBatch, origins: PageOriginReader<'a>, faults: FaultReader<'a>) -> Self {
+        let processes = ProcessContextReader::new(&message.process_context_events);
+        OutsideKinds { processes, origins, faults, processes_read: 0 }
     }
 
     /// Appends the events that precede or follow directly after the first `before` of `kinds`.
     fn up_to(
         &mut self,
         before: usize,
+        calls_unknown: u64,
         tables: &DecodeTables<'_>,
         events: &mut Vec<LayerEvent>,
     ) -> Result<(), Malformed> {
         loop {
-            self.origins.up_to(before + self.processes_read, tables, events)?;
-            let Some(process) = self.processes.next_up_to(before, tables)? else { return Ok(()) };
-            events.push(process);
+            let all = events.len() + calls_unknown as usize;
+            if self.faults.next_if_due(all, tables, events)?
+                || self.origins.next_if_due(before + self.processes_read, tables, events)?
+            {
+                continue;
+            }
+            if !self.processes.next_if_due(before, tables, events)? {
+                return Ok(());
+            }
             self.processes_read += 1;
         }
     }
 
     fn end(&mut self) -> Result<(), Malformed> {
         self.processes.end()?;
-        self.origins.end()
+        self.origins.end()?;
+        self.faults.end()
     }
 }

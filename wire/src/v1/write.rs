@@ -12,6 +12,7 @@ use super::encode_tables::EncodeTables;
 use super::frame;
 use super::message::{self, Kind};
 use super::name::NameWriter;
+use super::page_fault::FaultWriter;
 use super::page_origin::PageOriginWriter;
 use super::process_context;
 use super::rpc_endpoint::RpcEndpointWriter;
@@ -30,7 +31,11 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     let (mut commits, mut names) = (CommitWriter::default(), NameWriter::default());
     let (mut endpoints, mut daemon_spans) = (RpcEndpointWriter::default(), DaemonSpanWriter::default());
     let (mut process_events, mut page_origins) = (Vec::new(), PageOriginWriter::default());
+    let mut faults = FaultWriter::default();
+    let mut written = 0;
     for event in &batch.events {
+        // Dirty pages stay on the node.
+        written += usize::from(!matches!(event, LayerEvent::Dirty(_)));
         let kind = match event {
             LayerEvent::Syscall(call) => {
                 calls.put(call, &mut tables);
@@ -81,6 +86,11 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
                 page_origins.put(origin, kinds.len() + process_events.len(), &mut tables);
                 continue;
             }
+            LayerEvent::Fault(fault) => {
+                faults.put(fault, written - 1, &mut tables);
+                continue;
+            }
+            LayerEvent::Dirty(_) => continue,
         };
         times.push(time.encode(event.time().0));
         kinds.push(kind.into());
@@ -125,6 +135,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         process_context_events: process_events,
         thread_attributes,
         page_origin_events: page_origins.end(),
+        fault_events: faults.end(),
     };
     message.encode_to_vec()
 }

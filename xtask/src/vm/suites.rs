@@ -71,6 +71,7 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("context", "comes_and_goes", Disk::Loop),
     suite("context", "attributes", Disk::Loop),
     suite("thread_contexts", "submitted", Disk::Loop),
+    suite("page_faults", "", Disk::Loop),
 ];
 
 /// Suites for features that Debian's 6.12 has and its 6.1 lacks.

@@ -15,7 +15,7 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::daemon_span::DaemonSpanEvent;
 use blkkin_wire::event::{
-    BioEvent, CommitEvent, LayerEvent, PairEvent, RequestEvent, Submitter, SyscallEvent,
+    BioEvent, CommitEvent, FaultEvent, LayerEvent, PairEvent, RequestEvent, Submitter, SyscallEvent,
 };
 use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
 use blkkin_wire::page_origin::PageOriginEvent;
@@ -177,6 +177,8 @@ impl Stream {
             LayerEvent::Request(request) => self.request(request, sink),
             LayerEvent::Pair(pair) => self.pair(pair, sink),
             LayerEvent::Commit(commit) => self.commit(commit, sink),
+            LayerEvent::Fault(fault) => self.fault(fault, sink),
+            LayerEvent::Dirty(_) => {}
             LayerEvent::RpcEndpoint(endpoint) => self.rpc_endpoint(*endpoint, sink),
             LayerEvent::DaemonSpan(daemon_span) => self.daemon_span(daemon_span, sink),
             LayerEvent::PageOrigin(origin) => self.page_origin(*origin, sink),
@@ -288,6 +290,17 @@ impl Stream {
         let slot = self.slot(commit.span, sink);
         let open = self.open.get(slot);
         (open.trace.root, open.trace.names) = (Root::Commit(commit), names);
+        self.close_if_complete(slot, sink);
+    }
+
+    fn fault(&mut self, fault: FaultEvent, sink: &mut StatsSink<'_>) {
+        let names = self.names.of_fault(&fault);
+        let slot = self.slot(fault.span, sink);
+        let open = self.open.get(slot);
+        open.trace.set_root(Root::Fault(fault), names);
+        if let Some(context) = open.trace.context() {
+            self.application_traces.insert(open.trace.root_span, context.trace);
+        }
         self.close_if_complete(slot, sink);
     }
 

@@ -3,7 +3,8 @@
 mod bounds;
 mod clones;
 mod commit;
-mod local;
+pub(super) mod local;
+mod page_fault;
 mod page_origin;
 pub(crate) mod property;
 mod snapshot;

@@ -56,6 +56,7 @@ fn faults(world: &World, out: &[Trace]) -> Vec<String> {
         let root = match &trace.root {
             Root::Call(call) => Some(call.span),
             Root::Commit(commit) => Some(commit.span),
+            Root::Fault(fault) => Some(fault.span),
             Root::DaemonSpan(operation) => {
                 if operation.trace != trace.id || trace.id == fixtures::SOURCE.trace_id(operation.span) {
                     report(format!("{} is not in its own trace", operation.span));
@@ -98,6 +99,7 @@ fn faults(world: &World, out: &[Trace]) -> Vec<String> {
             LayerEvent::Bio(e) => e.span,
             LayerEvent::Request(e) => e.span,
             LayerEvent::Commit(e) => e.span,
+            LayerEvent::Fault(e) => e.span,
             LayerEvent::DaemonSpan(e) => e.span,
             _ => continue,
         };

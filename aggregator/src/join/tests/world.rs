@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 
-use blkkin_wire::event::{BioEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{BioEvent, FaultEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent};
 use blkkin_wire::ids::SpanId;
 use proptest::prelude::*;
 
@@ -29,6 +30,8 @@ enum Kind {
     Sync,
     /// A call that returns before its bios end.
     Async,
+    /// A page fault, whose record is written when it ends or long after.
+    Fault { late: bool },
     /// A commit, and the number of calls that wait for it.
     Commit { waiters: u8, late: bool },
     /// A bio of the kernel's own.
@@ -79,6 +82,7 @@ pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
     let kind = prop_oneof![
         5 => Just(Kind::Sync),
         2 => Just(Kind::Async),
+        2 => any::<bool>().prop_map(|late| Kind::Fault { late }),
         2 => (0_u8..4, any::<bool>()).prop_map(|(waiters, late)| Kind::Commit { waiters, late }),
         1 => Just(Kind::Kernel),
         1 => Just(Kind::Untraced),
@@ -124,6 +128,13 @@ impl World {
                     root,
                     LayerEvent::Syscall(fixtures::call_with(root.0, (start, exit), bios)),
                 );
+            }
+            Kind::Fault { late } => {
+                let root = self.span();
+                let end = self.bios(root, start, &act.bios) + 1;
+                let fault = fixtures::fault(root.0, (start, end), bios);
+                let time = if late { MonotonicNs(end + 5_000) } else { fault.end };
+                self.record(root, root, LayerEvent::Fault(FaultEvent { time, ..fault }));
             }
             Kind::Commit { waiters, late } => {
                 let root = self.span();

@@ -113,9 +113,9 @@ impl ServiceStatus for AgentMetrics {
         let Snapshot { stats, deliveries, bus, spool, spool_failures, crashed_runs, .. } =
             self.snapshot().clone();
         let kinds = |of: fn(&RecordStats) -> u64| {
-            let SourceStats { calls, bios, requests, commits, names, .. } = &stats;
-            let kinds = [calls, bios, requests, commits, names].map(of);
-            ["call", "bio", "request", "commit", "name"].into_iter().zip(kinds)
+            let SourceStats { calls, bios, requests, commits, names, faults, .. } = &stats;
+            let kinds = [calls, bios, requests, commits, names, faults].map(of);
+            ["call", "bio", "request", "commit", "name", "page fault"].into_iter().zip(kinds)
         };
         let lost = [
             ("end missed", stats.ends_missed),

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::tools::is_installed;
 
-const SOURCES: [(&str, &str); 14] = [
+const SOURCES: [(&str, &str); 15] = [
     ("thread_context.h", include_str!("thread_context.h")),
     ("slot.c", include_str!("slot.c")),
     ("writer.c", include_str!("writer.c")),
@@ -20,6 +20,7 @@ const SOURCES: [(&str, &str); 14] = [
     ("process_context.c", include_str!("process_context.c")),
     ("process_context.h", include_str!("process_context.h")),
     ("thread_attributes.c", include_str!("thread_attributes.c")),
+    ("page_faults.c", include_str!("page_faults.c")),
 ];
 
 /// Sources that are built together.
@@ -93,6 +94,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     program_only("hostile", "-o program hostile.c slot.c -rdynamic"),
     program_only("user-change", "-o program user_change.c slot.c -rdynamic"),
     program_only("leader-exit", "-pthread -o program leader_exit.c slot.c -rdynamic"),
+    program_only("page-faults", "-o program page_faults.c slot.c -rdynamic"),
     program_only("process-context", "-o program process_context.c"),
     program_only("thread-attributes", "-pthread -o program thread_attributes.c slot.c -rdynamic"),
     Recipe {

@@ -14,7 +14,7 @@
 //! It also waits for the end of its bio. A program may change a page while the device reads it, and
 //! the bio then carries its bytes.
 //!
-//! *Not here*: stores through a memory mapping, but for the first one into a clean page; writes by
+//! *Not here*: stores through a memory mapping, except the first one into a clean page; writes by
 //! programs that are not traced; ranges that a call passes behind a pointer (copy_file_range with
 //! offsets).
 //!
@@ -33,7 +33,7 @@ use std::ops::Range;
 use blkkin_probe_abi::record::BioPagesRecord;
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::event::{FileEvent, LayerEvent, SyscallEvent};
+use blkkin_wire::event::{DirtyEvent, FileEvent, LayerEvent, SyscallEvent};
 use blkkin_wire::ids::{DeviceId, FileId, SpanId, TraceId};
 use blkkin_wire::page_origin::{PageOriginEvent, PageWriter, Unattributed, WriterEvidence};
 
@@ -115,6 +115,7 @@ impl PageOrigins {
                 LayerEvent::Syscall(call) if call.writes_page_cache => self.apply_call(call, &mut out),
                 LayerEvent::Bio(bio) if bio.has_page_origin => self.end_bio(bio.span, &mut out),
                 LayerEvent::Pair(pair) if pair.bio.has_page_origin => self.end_bio(pair.bio.span, &mut out),
+                LayerEvent::Dirty(dirty) => self.apply_store(dirty),
                 LayerEvent::File(file) => self.note_file_system(file),
                 _ => {}
             }
@@ -196,6 +197,19 @@ impl PageOrigins {
             Some(Change::Truncate(file, length)) => self.truncate(file, length, &writer),
             None => {}
         }
+    }
+
+    /// A store through a memory mapping made pages dirty.
+    fn apply_store(&mut self, dirty: &DirtyEvent) {
+        let writer = Writer {
+            span: dirty.span.unwrap_or(SpanId(0)),
+            trace: None,
+            task: dirty.task,
+            ended: dirty.time,
+            evidence: WriterEvidence::MappedStore,
+        };
+        let range = dirty.offset..dirty.offset.saturating_add(dirty.bytes.into());
+        self.ranges.write(dirty.file, range, &writer, &[]);
     }
 
     /// A truncation drops dirty pages, and zeroes the rest of the last one.

@@ -274,7 +274,7 @@ fn memory_for_1_gib_of_dirty_data_stays_below_16_mib() {
 }
 
 #[test]
-fn a_full_table_evicts_the_oldest_and_says_so() {
+fn a_full_table_evicts_the_oldest_and_reports_it() {
     use super::dirty_ranges::{DirtyRanges, Writer};
     use super::page_set::PageSet;
     let mut ranges = DirtyRanges::new(MonotonicNs(0), 8);

@@ -630,6 +630,46 @@ fn with_page_origins() -> EventBatch {
     batch
 }
 
+/// Returns the batch with process contexts and three page faults: one with all fields, one whose end
+/// was not seen, and one that waited for another task. `golden/fault-v1.bin` holds it.
+fn with_faults() -> EventBatch {
+    let mut batch = with_process_contexts();
+    let (task, context) = batch
+        .events
+        .iter()
+        .find_map(|event| match event {
+            LayerEvent::Syscall(call) => call.context.clone().map(|context| (call.task, context)),
+            _ => None,
+        })
+        .unwrap();
+    let file = FileId { device: DeviceId { major: 259, minor: 2 }, ino: 1_234, generation: 77 };
+    let (begin, end) = (MonotonicNs(5_000_300_000), MonotonicNs(5_000_400_000));
+    let full = FaultEvent {
+        file: Some(file),
+        offset: Some(1 << 30),
+        address: Some(0x7fff_dead_b000),
+        context: Some(context),
+        ..FaultEvent::bare(SpanId(0x3c6e_f372_fe94_f82b), task, begin, end)
+    };
+    let unseen = FaultEvent {
+        span: SpanId(0xa54f_f53a_5f1d_36f1),
+        major: false,
+        address: None,
+        end_seen: false,
+        time: MonotonicNs(5_000_900_000),
+        context: None,
+        ..full.clone()
+    };
+    let waited =
+        FaultEvent { span: SpanId(0x510e_527f_ade6_82d1), bios: 0, file: None, offset: None, ..full.clone() };
+    batch.events.insert(3, LayerEvent::Fault(full));
+    batch.events.insert(4, LayerEvent::Fault(waited));
+    batch.events.push(LayerEvent::Fault(unseen));
+    batch.stats.faults = RecordStats { fired: 4, recorded: 3, dropped: 1 };
+    batch.stats.faults_filtered = 2;
+    batch
+}
+
 #[test]
 fn page_origin_bytes_are_stable() {
     assert_golden("page-origin-v1", &with_page_origins());
@@ -662,4 +702,79 @@ fn invalid_page_origins_are_rejected() {
     assert_eq!(rejected(|m| m.writers[0] = u32::MAX), Malformed::Short("PageOriginEvents.writer_flags"));
     assert_eq!(rejected(|m| m.writers[0] = 1), Malformed::Long("PageOriginEvents.writer_flags"));
     assert_eq!(rejected(|m| m.writer_task[0] = 99), value("PageOriginEvents.writer_task", 99));
+}
+
+#[test]
+fn page_fault_bytes_are_stable() {
+    assert_golden("fault-v1", &with_faults());
+}
+
+/// A reader with the older schema skips the field, and no other field counts it.
+#[test]
+fn reader_without_page_faults_reads_other_events() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_faults()).as_slice()).unwrap();
+    message.fault_events = None;
+    (message.stats.faults, message.stats.faults_filtered) = (None, 0);
+    assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, with_process_contexts());
+}
+
+/// A newer writer may know further events that this reader skips.
+#[test]
+fn page_fault_after_the_last_known_event_is_read() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_faults()).as_slice()).unwrap();
+    message.fault_events.as_mut().unwrap().before[2] += 9;
+    assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, with_faults());
+}
+
+#[test]
+fn dirty_pages_are_not_encoded() {
+    let mut batch = sample_batch();
+    let (file, time) =
+        (FileId { device: DeviceId { major: 7, minor: 0 }, ino: 1, generation: 0 }, MonotonicNs(1));
+    let task = TaskRef { id: TaskId(1), version: 0 };
+    batch
+        .events
+        .insert(1, LayerEvent::Dirty(DirtyEvent { task, span: None, file, offset: 0, bytes: 4096, time }));
+    assert_eq!(encode(&batch), encode(&sample_batch()));
+}
+
+/// Random write-back has one origin for each bio. Ids are consecutive, as the eBPF programs make them.
+#[test]
+fn an_origin_of_random_write_back_is_short() {
+    let mut batch = sample_batch();
+    let epoch = batch.source.epoch.0;
+    let id = |origin: u64, counter: u64| SpanId(mix((origin << 44 | (70_000 + counter)) ^ epoch));
+    let random = |n: u64| mix(n) % (1 << 18);
+    let LayerEvent::Bio(bio) = batch.events[7].clone() else { panic!("{:?}", batch.events[7]) };
+    let file = FileId { device: bio.device, ino: 1_234, generation: 77 };
+    let event = |n: u64| {
+        let queue = MonotonicNs(9_000_000_000 + 10_000 * n + random(n) % 5_000);
+        let writer = PageWriter {
+            trace: TraceId(0),
+            span: id(1, random(n)),
+            task: bio.task,
+            dirtied: MonotonicNs(1_000_000_000 + random(n) * 20_000),
+            bytes: 4_096,
+            evidence: WriterEvidence::EndedBefore,
+        };
+        PageOriginEvent {
+            time: queue,
+            bio: id(2, n),
+            root: id(2, n),
+            kind: PageKind::File,
+            file: Some(file),
+            offset: random(n) << 12,
+            bytes: 4_096,
+            reason: Some(WritebackReason::Periodic),
+            writers: vec![writer],
+            bytes_unattributed: 0,
+            unattributed: None,
+        }
+    };
+    batch.events = (0..2_000).map(|n| LayerEvent::PageOrigin(event(n).into())).collect();
+    let bytes = encode(&batch).len() - encode(&EventBatch { events: Vec::new(), ..batch.clone() }).len();
+    assert!(bytes / batch.events.len() <= 32, "{bytes} bytes");
+    assert_eq!(decode(&encode(&batch)).unwrap().batch, batch);
 }

@@ -52,14 +52,21 @@ prop_compose! {
     }
 }
 
+fn context() -> impl Strategy<Value = TraceContext> {
+    use ContextSource::*;
+    (1..u128::MAX, 1..u64::MAX, any::<u8>()).prop_map(|(trace, span, flags)| {
+        let source = [ThreadContext, DaemonSpan, Both][(span % 3) as usize];
+        TraceContext { trace: TraceId(trace), span: SpanId(span), flags, source }
+    })
+}
+
 prop_compose! {
     fn syscall()(
         span in span(), task in task(), index in 0..SyscallId::COUNT, registers: [u64; 6], enter in time(), exit in time(),
         ret in option::of(any::<i64>()), file in option::of(open()), second in option::of(open()),
         paths in [option::of(text()), option::of(text())], paths_captured in captured(), bios: u32, sleeps: u32,
         cpu_wait: Option<u64>, sync_tid: Option<u32>,
-        context in option::of((1..u128::MAX, 1..u64::MAX, any::<u8>())), attributes in option::of(attributes()),
-        writes_page_cache: bool
+        context in option::of(context()), attributes in option::of(attributes()), writes_page_cache: bool
     ) -> SyscallEvent {
         let call = SyscallId::from_index(index as u8).unwrap();
         let mut args = [0; 6];
@@ -68,7 +75,7 @@ prop_compose! {
         SyscallEvent {
             span, task, call, args, enter, exit, outcome: ret.map_or(SyscallOutcome::NoExit, SyscallOutcome::Returned), file,
             second_file: second.map(Box::new), paths, paths_captured, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs), sync_tid,
-            context: context.map(|(trace, span, flags)| TraceContext { trace: TraceId(trace), span: SpanId(span), flags, source: [ContextSource::ThreadContext, ContextSource::DaemonSpan, ContextSource::Both][(span % 3) as usize] }.into()),
+            context: context.map(Box::new),
             attributes: attributes.map(Arc::new), writes_page_cache,
         }
     }
@@ -240,6 +247,20 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn fault()(
+        span in span(), task in task(), ends in any::<[bool; 4]>(), address: Option<u64>, file in option::of(file()),
+        offset: Option<u64>, times in [time(), time(), time()], bios: u32, context in option::of(context())
+    ) -> FaultEvent {
+        let [major, begin_seen, end_seen, late] = ends;
+        let [begin, end, time] = times;
+        FaultEvent {
+            span, task, major, address, file, offset, begin, begin_seen, end, end_seen, time: if late { time } else { end },
+            bios, context: context.map(Box::new),
+        }
+    }
+}
+
 fn event() -> impl Strategy<Value = LayerEvent> {
     prop_oneof![
         syscall().prop_map(LayerEvent::Syscall),
@@ -254,11 +275,12 @@ fn event() -> impl Strategy<Value = LayerEvent> {
         daemon_span().prop_map(|span| LayerEvent::DaemonSpan(span.into())),
         process_context().prop_map(|context| LayerEvent::ProcessContext(context.into())),
         page_origin().prop_map(|origin| LayerEvent::PageOrigin(origin.into())),
+        fault().prop_map(LayerEvent::Fault),
     ]
 }
 
 fn stats() -> impl Strategy<Value = SourceStats> {
-    any::<([u64; 31], [u64; 15])>().prop_map(|(n, last)| {
+    any::<([u64; 31], [u64; 19])>().prop_map(|(n, last)| {
         let stats = |at: usize| RecordStats { fired: n[at], recorded: n[at + 1], dropped: n[at + 2] };
         SourceStats {
             calls: stats(0),
@@ -300,6 +322,8 @@ fn stats() -> impl Strategy<Value = SourceStats> {
             page_origins: RecordStats { fired: last[0], recorded: last[1], dropped: last[2] },
             dirty_writes_evicted: last[3],
             dirty_bytes: last[4],
+            faults: RecordStats { fired: last[15], recorded: last[16], dropped: last[17] },
+            faults_filtered: last[18],
         }
     })
 }

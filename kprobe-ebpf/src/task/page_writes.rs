@@ -8,10 +8,10 @@
 //! The counters are an array without keys: inodes that share a counter can make the number too
 //! large, never too small. The consumer then waits longer for calls that do not concern it.
 
+use super::storage::TaskState;
 use crate::runtime::atomic::fetch_add;
 use crate::runtime::layout::offset;
 use crate::runtime::read::{KernelRead, Pointer};
-use crate::task::TaskState;
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::in_flight::set_of;

@@ -1,0 +1,82 @@
+//! Pages that a task makes dirty by a store into a shared mapping.
+//!
+//! *In*: writeback_dirty_folio, which fires when a folio of a regular file goes from clean to dirty.
+//! *Out*: a `DirtyRecord` if the current task is inside a page fault of its user mode: the store
+//! that faulted made the folio writable (page_mkwrite).
+//!
+//! *Limits*: a store into a page that is writable already makes no fault and has no record: the
+//! first store after each write-back is the only one. The folio may be larger than a page. Stores by
+//! the kernel inside a system call (a read into the mapping) are not recorded.
+//!
+//! *Cost* (measured as in `page_fault`): 50 ns for each folio that a task which is not traced makes
+//! dirty, 200 ns with a record.
+//!
+//! *Rejected*: page_mkwrite itself. It has no tracepoint, and the file systems implement it each in
+//! its own way.
+
+use crate::runtime::layout::offset;
+use crate::runtime::percpu::PerCpuState;
+use crate::runtime::read::{KernelRead, Pointer};
+use crate::runtime::ring;
+use crate::task::{self, page_fault};
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use blkkin_probe_abi::counters::{DIRTY_DROPPED, DIRTY_FIRED};
+use blkkin_probe_abi::fault::{DirtyRecord, TAG_DIRTY};
+use blkkin_probe_abi::record::Header;
+use blkkin_probe_abi::settings::Program;
+
+/// Handles writeback_dirty_folio(folio, mapping).
+#[inline(always)]
+pub fn folio<R: KernelRead>(folio: Pointer, mapping: Pointer) {
+    if folio.is_null() || mapping.is_null() {
+        return;
+    }
+    let task = task::current();
+    // Most folios become dirty inside a write call.
+    if !task::state(task).is_some_and(|state| page_fault::is_open(task, state)) {
+        return;
+    }
+    // SAFETY: `mapping` is of the kind that R reads.
+    let mode: u16 = unsafe { R::read(R::read(mapping, offset!(mapping_host)), offset!(inode_mode)) };
+    if mode & page_fault::S_IFMT != page_fault::S_IFREG {
+        return;
+    }
+    let Some(percpu) = PerCpuState::of(Program::Dirty) else { return };
+    let Some(state) = task::traced(percpu, Program::Dirty) else { return };
+    // SAFETY: both are of the kind that R reads; the clock has no preconditions.
+    let record = unsafe {
+        DirtyRecord {
+            header: Header {
+                tag: TAG_DIRTY,
+                reserved: 0,
+                flags: 0,
+                len: size_of::<DirtyRecord>() as u32,
+                time_ns: bpf_ktime_get_ns(),
+            },
+            span: page_fault::open_span(task, state),
+            task: state.task,
+            file: page_fault::file_of::<R>(mapping),
+            page: R::read(folio, offset!(folio_index)),
+            pages: pages::<R>(folio),
+            task_version: state.version,
+            reserved: 0,
+        }
+    };
+    ring::put_counted(percpu, DIRTY_FIRED, DIRTY_DROPPED, &record);
+}
+
+/// Returns the number of pages of a folio. Only a folio with PG_head has the field.
+///
+/// # Safety
+/// `folio` is of the kind that `R` reads.
+#[inline(always)]
+unsafe fn pages<R: KernelRead>(folio: Pointer) -> u32 {
+    // SAFETY: by the contract.
+    unsafe {
+        let flags: u64 = R::read(folio, offset!(folio_flags));
+        if flags >> (offset!(folio_head_bit) & 63) & 1 == 0 {
+            return 1;
+        }
+        R::read(folio, offset!(folio_nr_pages))
+    }
+}
