@@ -12,6 +12,10 @@
 mod common;
 mod support;
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
 use serde_json::Value;
 
 use support::disk::Disk;
@@ -21,6 +25,8 @@ const DISK: u64 = 64 << 20;
 const WRITTEN: u64 = 16 << 20;
 
 const DIRECT: &str = "dd if=/dev/zero of=FILE bs=1M count=16 oflag=direct status=none";
+const UNSYNCED: &str = "dd if=/dev/zero of=FILE bs=1M count=16 status=none";
+const COPIED: &str = "dd if=/dev/urandom of=FILE bs=1M count=16 status=none; cp FILE FILE.copy; sync -f FILE";
 const BUFFERED: &str = "dd if=/dev/zero of=FILE bs=1M count=16 status=none; sync -f FILE";
 
 #[test]
@@ -37,6 +43,36 @@ fn data_that_workers_write_is_explained_by_earlier_writes() {
     needs!("dd", "sync", "losetup", "mkfs.ext4");
     let row = explained(&or_skip!(Disk::ext4(DISK)), BUFFERED, &[]);
     assert!(row.earlier_writes >= WRITTEN, "{row:?}");
+    assert_explained(&row);
+}
+
+#[test]
+fn a_copy_is_explained() {
+    needs!("cp", "dd", "sync", "losetup", "mkfs.ext4");
+    let row = explained(&or_skip!(Disk::ext4(DISK)), COPIED, &[]);
+    assert!(row.earlier_writes >= 2 * WRITTEN, "{row:?}");
+    assert_explained(&row);
+}
+
+/// The command has exited when its data reach the disk.
+#[test]
+fn write_back_after_the_command_is_awaited() {
+    needs!("dd", "losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let folder = File::open(disk.mount_point()).unwrap();
+    let sync = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(3));
+        // SAFETY: passes a number only.
+        unsafe { libc::syncfs(folder.as_raw_fd()) }
+    });
+    let row = explained(&disk, UNSYNCED, &["--await-writeback", "60s"]);
+    assert_eq!(sync.join().unwrap(), 0);
+    assert!(row.earlier_writes >= WRITTEN, "{row:?}");
+}
+
+/// Of the disk's own count, at most one byte in a thousand has no cause.
+fn assert_explained(row: &Row) {
+    assert!((row.unknown + row.not_recorded) * 1_000 <= row.bytes, "{row:?}");
 }
 
 /// A filter of traces hides rows of the other tables, and explains no byte less.
@@ -53,6 +89,7 @@ struct Row {
     bytes: u64,
     calls: u64,
     earlier_writes: u64,
+    unknown: u64,
     not_recorded: u64,
 }
 
@@ -82,7 +119,7 @@ fn explained(disk: &Disk, command: &str, options: &[&str]) -> Row {
     assert_eq!(part("bytes"), causes, "{report:#}");
     // The disk may have been busy before tracing began, and after it ended.
     assert!(part("bytes") <= counted && part("bytes") >= WRITTEN, "{counted} bytes counted: {row:?}");
-    let [bytes, calls, earlier_writes, not_recorded] =
-        ["bytes", "calls", "earlier_writes", "not_recorded"].map(part);
-    Row { bytes, calls, earlier_writes, not_recorded }
+    let [bytes, calls, earlier_writes, unknown, not_recorded] =
+        ["bytes", "calls", "earlier_writes", "unknown", "not_recorded"].map(part);
+    Row { bytes, calls, earlier_writes, unknown, not_recorded }
 }

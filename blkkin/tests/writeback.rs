@@ -24,11 +24,12 @@ use std::path::Path;
 use blkkin_tracer::{TraceScope, TracerConfig};
 use blkkin_wire::event::{BioEvent, SyscallEvent};
 use blkkin_wire::ids::{Pid, SpanId};
-use blkkin_wire::page_origin::{PageKind, PageOriginEvent, WriterEvidence};
+use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WriterEvidence};
 
 use support::disk::Disk;
 use support::gated_process::GatedProcess;
 use support::recording::{Recorder, Recording};
+use support::single_process::c_path;
 use support::{needs, or_skip};
 use writers::{SECTOR, Step};
 
@@ -214,4 +215,43 @@ fn a_file_that_is_written_and_closed_is_named_later() {
         written += u64::from(origin.bytes);
     }
     assert_eq!(written, 4 << 20, "{:#?}", recording.page_origins().collect::<Vec<_>>());
+}
+
+/// Stores into a mapping have no call: the writer is the task, from the store that made the page
+/// writable.
+#[test]
+fn stores_into_a_mapping_are_named() {
+    const PAGES: usize = 64;
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(64 << 20));
+    let path = c_path(&disk.mount_point().join("mapped"));
+    let bytes = PAGES * 4_096;
+    let mut process = GatedProcess::new(|| {
+        // SAFETY: the mapping has as many bytes as the file.
+        unsafe {
+            let fd = libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CREAT, 0o644);
+            libc::ftruncate(fd, bytes as i64);
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let memory = libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd, 0);
+            for page in 0..PAGES {
+                memory.cast::<u8>().add(page * 4_096).write_volatile(1);
+            }
+        }
+        0
+    });
+    let config = TracerConfig { dirty_pages: true, ..TracerConfig::default() };
+    let recorder = Recorder::start(&config, &[process.pid()]);
+    assert_eq!(process.run_to_exit(), 0);
+    sync(&disk.mount_point());
+    let recording = recorder.finish();
+    let tasks: HashMap<_, _> = recording.tasks().map(|task| (task.task.id, task.pid)).collect();
+    let of_the_process = |origin: &&PageOriginEvent| {
+        let writer = |writer: &PageWriter| tasks.get(&writer.task.id) == Some(&process.pid());
+        origin.kind == PageKind::File && origin.writers.iter().any(writer)
+    };
+    let origins: Vec<_> = recording.page_origins().filter(of_the_process).collect();
+    let written: u32 = origins.iter().map(|origin| origin.bytes - origin.bytes_unattributed).sum();
+    assert_eq!(written as usize, bytes, "{origins:#?}");
+    let mapped = |writer: &PageWriter| writer.evidence == WriterEvidence::MappedStore;
+    assert!(origins.iter().all(|origin| origin.writers.iter().all(mapped)), "{origins:#?}");
 }

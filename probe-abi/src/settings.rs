@@ -178,6 +178,8 @@ impl SyscallShape {
     pub const UNMAPS: u32 = 1 << 3;
     /// May write pages of the primary descriptor's file.
     pub const WRITES: u32 = 1 << 20;
+    /// May write pages of the second descriptor's file.
+    pub const WRITES_SECOND: u32 = 1 << 21;
     const FD_SHIFT: u32 = 4;
     const SECOND_FD_SHIFT: u32 = 8;
     const PATH_SHIFT: u32 = 12;

@@ -241,6 +241,9 @@ fn shape(call: SyscallId) -> SyscallShape {
     if spec.writes_primary_file() {
         bits |= SyscallShape::WRITES;
     }
+    if spec.writes_second_file() {
+        bits |= SyscallShape::WRITES_SECOND;
+    }
     let [path, second_path] = spec.path_args();
     SyscallShape::new(bits, spec.fd_arg(), spec.second_fd_arg(), path, second_path)
 }

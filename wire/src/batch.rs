@@ -87,7 +87,7 @@ pub struct SourceStats {
     pub attributes_cut: u64,
     /// System calls whose thread attributes could be read neither at entry nor at return.
     pub attributes_unread: u64,
-    /// Origins of bios' pages.
+    /// Origins of bios' pages, and pages that stores into mappings made dirty.
     pub page_origins: RecordStats,
     /// Writes of dirty data that the tracer forgot for lack of room. Bios that carry that data have
     /// no writer for it.

@@ -167,9 +167,9 @@ impl JoinStats {
         }
         if !trace.page_origins.is_empty() {
             self.page_origins.settle(trace.page_origins.len(), outcome);
-        }
-        if trace.has_only_page_origins() {
-            return;
+            if trace.has_only_page_origins() {
+                return;
+            }
         }
         if trace.incomplete.is_empty() {
             self.traces_complete += 1;

@@ -233,6 +233,8 @@ impl Trace {
     /// Sets the root, and with it the trace id. A call or page fault of an application's span, and a
     /// daemon span, have the id of that trace. Every other trace has the id made of its node, boot, start
     /// and root. Nothing else decides it.
+    /// Inlined, so that the caller constructs the root in place: a call is 264 B.
+    #[inline(always)]
     pub(crate) fn set_root(&mut self, root: Root, names: Names) {
         (self.root, self.names) = (root, names);
         if let Root::DaemonSpan(operation) = &self.root {
@@ -242,8 +244,8 @@ impl Trace {
         }
     }
 
-    /// Returns the application's span for which the root call was made or the root page fault occurred. It is the root's parent and
-    /// not among the trace's spans.
+    /// Returns the application's span for which the root call was made or the root page fault
+    /// occurred. It is the root's parent and not among the trace's spans.
     pub fn context(&self) -> Option<&TraceContext> {
         match &self.root {
             Root::Call(call) => call.context.as_deref(),
@@ -321,8 +323,13 @@ impl Trace {
     }
 
     /// Returns the duration of the root.
+    #[inline]
     pub fn duration(&self) -> DurationNs {
-        self.end().since(self.start())
+        // Nearly all traces are calls.
+        match &self.root {
+            Root::Call(call) => call.exit.since(call.enter),
+            _ => self.end().since(self.start()),
+        }
     }
 
     /// Returns whether the root serves a request of another node. Its trace id is provisional then.

@@ -43,7 +43,11 @@ pub fn record_file(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskStat
     }
     if shape.second_fd() != 0 {
         let fd = arg(&state.record, shape.second_fd() - 1) as u32;
-        let Some(found) = inspect_fd(percpu, task, fd, SyscallShape(0)) else { return };
+        let writes = if shape.has(SyscallShape::WRITES_SECOND) { SECOND_WRITE } else { 0 };
+        let Some(found) = inspect_fd(percpu, task, fd, SyscallShape(writes)) else { return };
+        if found.writable_inode != 0 {
+            page_writes::begin(state, found.writable_inode);
+        }
         state.second_file = found.address;
         let second = SecondFile {
             file: found.id,
@@ -57,6 +61,9 @@ pub fn record_file(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskStat
         state.record.header.flags |= SYSCALL_HAS_SECOND;
     }
 }
+
+/// Shape of a write to the second descriptor.
+const SECOND_WRITE: u32 = SyscallShape::WRITES | SyscallShape::POSITION;
 
 struct OpenFile {
     address: u64,

@@ -95,6 +95,8 @@ const EQUIVALENTS: &[(&str, Equivalent)] = &[
     // Also entered after a file system shutdown; the recorded state is then never used.
     ("ext4_sync_file_enter", function("ext4_sync_file", &[])),
     ("ext4_sync_file_exit", none("its function also returns without a sync, and sleeps")),
+    ("writeback_start", none("it fires in a loop of wb_writeback, which is static")),
+    ("writeback_written", none("it fires in a loop of wb_writeback, which is static")),
     // Called only by exec_binprm, right after the tracepoint.
     ("sched_process_exec", function("proc_exec_connector", &[])),
     // Called by do_exit for the exiting task, and by copy_process for a child whose creation

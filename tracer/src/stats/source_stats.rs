@@ -105,10 +105,10 @@ pub fn reconcile(
         attributes_cut: kernel[slot::ATTRIBUTES_TOO_LONG],
         attributes_unread: kernel[slot::ATTRIBUTES_UNREAD],
         page_origins: RecordStats {
-            fired: kernel[slot::PAGES_FIRED],
-            // The reader counts these where it takes them (`page_origins`), with the gauges below.
-            recorded: 0,
-            dropped: kernel[slot::PAGES_DROPPED],
+            fired: kernel[slot::PAGES_FIRED] + kernel[slot::DIRTY_FIRED],
+            // `page_origins` adds the records of bios, and sets the two counters below.
+            recorded: recorded.dirty,
+            dropped: kernel[slot::PAGES_DROPPED] + kernel[slot::DIRTY_DROPPED],
         },
         dirty_writes_evicted: 0,
         dirty_bytes: 0,

@@ -63,10 +63,18 @@ impl SyscallSpec {
     /// Returns whether the call may change the content of the file of its first descriptor.
     pub fn writes_primary_file(&self) -> bool {
         let class = matches!(self.class, SyscallClass::Write | SyscallClass::Truncate);
-        // sendfile's first descriptor is its destination, that of the other transfers the source.
-        let sendfile = self.class == SyscallClass::Transfer
-            && self.args.get(1).is_some_and(|arg| arg.kind == ArgKind::Fd);
-        (class || sendfile) && self.fd_arg().is_some()
+        (class || self.is_sendfile()) && self.fd_arg().is_some()
+    }
+
+    /// Returns whether the call may change the content of the file of its second descriptor: splice
+    /// and copy_file_range.
+    pub fn writes_second_file(&self) -> bool {
+        self.class == SyscallClass::Transfer && !self.is_sendfile() && self.second_fd_arg().is_some()
+    }
+
+    /// Returns whether the first of two descriptors is the destination.
+    fn is_sendfile(&self) -> bool {
+        self.class == SyscallClass::Transfer && self.args.get(1).is_some_and(|arg| arg.kind == ArgKind::Fd)
     }
 
     /// Returns whether the purpose of the call is to move file data.

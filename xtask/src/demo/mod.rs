@@ -1,5 +1,5 @@
-//! `demo`: SQLite on ext4 over a loop device, traced from system call to block request. Other
-//! scenarios: `--cluster` with three nodes ([`cluster`]), `--nbd` with a storage daemon ([`nbd`]),
+//! `demo`: SQLite on ext4 over a loop device, traced from system call to block request, after a
+//! program whose data the kernel writes back later ([`buffered`]). Other scenarios: `--cluster` with three nodes ([`cluster`]), `--nbd` with a storage daemon ([`nbd`]),
 //! `--application` with an application that exports its own spans ([`application`]).
 //!
 //! Set-up and build run as the user. The rest needs root (loop device, mount, eBPF): for a user
@@ -8,6 +8,7 @@
 //! below `target/demo` and removed first.
 
 pub(crate) mod application;
+mod buffered;
 mod cluster;
 mod disk;
 pub(crate) mod nbd;
@@ -130,6 +131,7 @@ fn one_machine(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
     let workload = Workload::prepare(&folder, disk.mount_point())?;
     let trace = folder.join("trace.json");
     remove_old(&trace)?;
+    buffered::run(blkkin, disk.mount_point())?;
     println!("demo: {}", Workload::DESCRIPTION);
     println!("demo: on ext4 on {}, a loop device over {}\n", disk.device(), disk.image().display());
     let status = traced::run(&mut command_of(blkkin, &trace, &workload), disk)?;

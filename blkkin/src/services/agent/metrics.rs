@@ -113,9 +113,10 @@ impl ServiceStatus for AgentMetrics {
         let Snapshot { stats, deliveries, bus, spool, spool_failures, crashed_runs, .. } =
             self.snapshot().clone();
         let kinds = |of: fn(&RecordStats) -> u64| {
-            let SourceStats { calls, bios, requests, commits, names, faults, .. } = &stats;
-            let kinds = [calls, bios, requests, commits, names, faults].map(of);
-            ["call", "bio", "request", "commit", "name", "page fault"].into_iter().zip(kinds)
+            let SourceStats { calls, bios, requests, commits, names, faults, page_origins, .. } = &stats;
+            let kinds = [calls, bios, requests, commits, names, faults, page_origins].map(of);
+            let labels = ["call", "bio", "request", "commit", "name", "page fault", "page origin"];
+            labels.into_iter().zip(kinds)
         };
         let lost = [
             ("end missed", stats.ends_missed),
@@ -127,6 +128,7 @@ impl ServiceStatus for AgentMetrics {
             ("flush walk limit", stats.flush_overflow),
             ("32-bit call", stats.calls_compat),
             ("path unread", stats.paths_failed),
+            ("writer of dirty data evicted", stats.dirty_writes_evicted),
         ];
         let counter =
             |name, help, value: u64| MetricFamily::single(MetricKind::Counter, name, help, value as f64);

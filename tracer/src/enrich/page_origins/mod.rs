@@ -129,9 +129,9 @@ impl PageOrigins {
         events.extend(out.into_iter().map(|event| LayerEvent::PageOrigin(Box::new(event))));
     }
 
-    /// Sets the counters of this stage.
+    /// Adds the counters of this stage.
     pub(crate) fn fill(&self, stats: &mut SourceStats) {
-        stats.page_origins.recorded = self.recorded;
+        stats.page_origins.recorded += self.recorded;
         stats.dirty_writes_evicted = self.ranges.evicted;
         stats.dirty_bytes = self.ranges.dirty_bytes();
     }
@@ -176,7 +176,7 @@ impl PageOrigins {
     fn apply_call(&mut self, call: &SyscallEvent, out: &mut Vec<PageOriginEvent>) {
         let change = write_range::change(call);
         // A call that failed was open as well.
-        let Some(file) = call.file.as_ref().map(|open| open.file) else { return };
+        let Some(file) = write_range::destination(call) else { return };
         if self.memory.contains(&file.device) {
             return;
         }

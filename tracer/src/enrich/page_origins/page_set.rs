@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn a_page_counts_from_its_first_byte() {
-        let mut set = PageSet::new(&[4_096..4_096 + 70 * 4_096]);
+        let range = 4_096..4_096 + 70 * 4_096;
+        let mut set = PageSet::new(std::slice::from_ref(&range));
         assert_eq!(set.bytes_outside(), 70 * 4_096);
         assert!(set.insert(&(4_100..4_101)) && !set.insert(&(8_191..8_192)));
         assert!(set.insert(&(0..1 << 40)));

@@ -18,6 +18,12 @@ pub(super) enum Change {
     Truncate(FileId, u64),
 }
 
+/// Returns the file whose content the call may change.
+pub(super) fn destination(call: &SyscallEvent) -> Option<FileId> {
+    let second = call.second_file.as_deref().filter(|_| call.call.spec().writes_second_file());
+    second.or(call.file.as_ref()).map(|open| open.file)
+}
+
 /// Returns what the call changed; none if it failed, or if its record does not have the range.
 pub(super) fn change(call: &SyscallEvent) -> Option<Change> {
     let SyscallOutcome::Returned(ret) = call.outcome else { return None };
@@ -27,12 +33,7 @@ pub(super) fn change(call: &SyscallEvent) -> Option<Change> {
         return (ret == 0).then_some(Change::Truncate(primary.file, call.args[1]));
     }
     let bytes = spec.bytes(ret).filter(|bytes| *bytes > 0)?;
-    // sendfile writes to its first descriptor, splice and copy_file_range to their second.
-    let file = match (spec.writes_primary_file(), &call.second_file) {
-        (true, _) => primary,
-        (false, Some(second)) => second,
-        (false, None) => return None,
-    };
+    let file = if spec.writes_second_file() { call.second_file.as_deref()? } else { primary };
     let start = match spec.offset(&call.args) {
         Some(offset) => u64::try_from(offset).ok()?,
         None => start_by_position(file, bytes)?,
