@@ -14,6 +14,7 @@
 //! *Rejected*: page_mkwrite itself. It has no tracepoint, and the file systems implement it each in
 //! its own way.
 
+use crate::file::inode;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer};
@@ -37,8 +38,8 @@ pub fn folio<R: KernelRead>(folio: Pointer, mapping: Pointer) {
         return;
     }
     // SAFETY: `mapping` is of the kind that R reads.
-    let mode: u16 = unsafe { R::read(R::read(mapping, offset!(mapping_host)), offset!(inode_mode)) };
-    if mode & page_fault::S_IFMT != page_fault::S_IFREG {
+    let file_type = unsafe { inode::file_type::<R>(R::read(mapping, offset!(mapping_host))) };
+    if file_type != inode::S_IFREG {
         return;
     }
     let Some(percpu) = PerCpuState::of(Program::Dirty) else { return };

@@ -17,6 +17,7 @@
 //! *Rejected*: a hook where the file system builds the bio (`wbc_writepage`, ext4's and xfs'
 //! tracepoints). Each file system has others, and none has the bio.
 
+use crate::file::{inode, page};
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
@@ -31,10 +32,6 @@ use blkkin_probe_abi::settings::*;
 /// Bytes of a page and of its `struct page` (x86-64 and arm64 with pages of 4 KiB).
 const PAGE_SHIFT: u64 = 12;
 const STRUCT_PAGE_SHIFT: u64 = 6;
-
-/// File type bits of `i_mode`, and those of a block device (include/uapi/linux/stat.h).
-const S_IFMT: u16 = 0o170_000;
-const S_IFBLK: u16 = 0o060_000;
 
 /// Returns the rule for the origin of a bio with this completion function; 0 for none.
 #[inline(always)]
@@ -84,23 +81,16 @@ fn by_mapping(percpu: &mut PerCpuState, bio: Pointer) -> u16 {
         if page == 0 {
             return 0;
         }
-        let folio = folio(page);
-        let mapping: u64 = ProbeRead::read(folio as Pointer, offset!(folio_mapping));
-        // The low bits mark memory of a program, and pages that a driver may move.
-        if mapping == 0 || mapping & 3 != 0 {
-            return 0;
-        }
-        let inode: Pointer = ProbeRead::read(mapping as Pointer, offset!(mapping_host));
+        let folio = page::folio(page);
+        let Some(inode) = page::inode(folio) else { return 0 };
         let within: u32 = ProbeRead::read(first, offset!(bvec_offset));
         let start = file_offset(page, folio) + within as u64 + done as u64;
         percpu.pages.offset = start;
         let vectors: u16 = ProbeRead::read(bio, offset!(bio_vcnt));
         let size: u32 = ProbeRead::read(bio, offset!(bio_size));
         let last = vector.wrapping_add((vectors as usize).wrapping_sub(1) * BIO_VEC);
-        let page: u64 = ProbeRead::read(last, offset!(bvec_page));
-        let within: u32 = ProbeRead::read(last, offset!(bvec_offset));
-        let length: u32 = ProbeRead::read(last, offset!(bvec_len));
-        let end = file_offset(page, self::folio(page)) + within as u64 + length as u64;
+        let (last_start, length) = segment(last);
+        let end = last_start + length as u64;
         if vectors == 0 || end != start + size as u64 {
             percpu.pages.header.flags = PAGES_NOT_CONSECUTIVE;
         }
@@ -137,41 +127,35 @@ fn by_btrfs_bio(percpu: &mut PerCpuState, bio: Pointer) -> u16 {
 /// `inode` is any address.
 #[inline(always)]
 unsafe fn by_inode(percpu: &mut PerCpuState, inode: Pointer) -> u16 {
-    if inode.is_null() {
-        return 0;
-    }
     // SAFETY: bpf_probe_read_kernel takes any address.
     unsafe {
-        let mode: u16 = ProbeRead::read(inode, offset!(inode_mode));
-        match mode & S_IFMT {
-            S_IFBLK => return PAGES_DEVICE,
+        match inode::file_type::<ProbeRead>(inode) {
+            inode::S_IFBLK => return PAGES_DEVICE,
             // btrfs keeps its trees in an inode without a type (BTRFS_BTREE_INODE_OBJECTID).
             0 => return PAGES_METADATA,
             _ => {}
         }
-        let sb: Pointer = ProbeRead::read(inode, offset!(inode_sb));
-        percpu.pages.file = FileId {
-            dev: ProbeRead::read(sb, offset!(sb_dev)),
-            generation: ProbeRead::read(inode, offset!(inode_generation)),
-            ino: ProbeRead::read(inode, offset!(inode_ino)),
-        };
-        percpu.pages.open_writes = page_writes::open(inode as u64);
+        percpu.pages.file = inode::identity::<ProbeRead>(inode);
     }
+    percpu.pages.open_writes = page_writes::open(inode as u64);
     PAGES_FILE
 }
 
-/// Returns the folio of a page: the page itself, or the head that a tail page points at
-/// (include/linux/page-flags.h, compound_head).
+/// Returns the start of a segment (`struct bio_vec`) in its file, and its bytes.
 #[inline(always)]
-unsafe fn folio(page: u64) -> u64 {
+fn segment(vector: Pointer) -> (u64, u32) {
     // SAFETY: bpf_probe_read_kernel takes any address.
-    let head: u64 = unsafe { ProbeRead::read(page as Pointer, offset!(page_compound_head)) };
-    if head & 1 != 0 { head - 1 } else { page }
+    unsafe {
+        let page: u64 = ProbeRead::read(vector, offset!(bvec_page));
+        let within: u32 = ProbeRead::read(vector, offset!(bvec_offset));
+        let length: u32 = ProbeRead::read(vector, offset!(bvec_len));
+        (file_offset(page, page::folio(page)) + within as u64, length)
+    }
 }
 
 /// Returns the offset of a page in its file.
 #[inline(always)]
-unsafe fn file_offset(page: u64, folio: u64) -> u64 {
+fn file_offset(page: u64, folio: u64) -> u64 {
     // SAFETY: bpf_probe_read_kernel takes any address.
     let index: u64 = unsafe { ProbeRead::read(folio as Pointer, offset!(folio_index)) };
     index.wrapping_add(page.wrapping_sub(folio) >> STRUCT_PAGE_SHIFT) << PAGE_SHIFT
@@ -233,11 +217,8 @@ pub extern "C" fn emit_parts(bio: u64) -> u64 {
             if i >= segments {
                 break;
             }
-            let segment = vector.wrapping_add(i as usize * BIO_VEC);
-            let page: u64 = ProbeRead::read(segment, offset!(bvec_page));
-            let within: u32 = ProbeRead::read(segment, offset!(bvec_offset));
-            let length: u32 = ProbeRead::read(segment, offset!(bvec_len));
-            let start = file_offset(page, folio(page)) + within as u64;
+            let at = vector.wrapping_add(i as usize * BIO_VEC);
+            let (start, length) = segment(at);
             if start != percpu.walk.now {
                 put_part(percpu);
                 percpu.walk.budget = start;

@@ -8,6 +8,8 @@
 //! 10 ns, against 80 to 100 for four bpf_probe_read_kernel calls. Larger tables and numbers use
 //! bpf_probe_read_kernel.
 
+pub mod inode;
+pub mod page;
 pub mod path;
 
 use crate::runtime::layout::offset;
@@ -139,15 +141,7 @@ unsafe fn inline_slot(array: Pointer, fd: u32) -> Pointer {
 #[inline(always)]
 pub unsafe fn identity<R: KernelRead>(file: Pointer) -> FileId {
     // SAFETY: by the contract.
-    unsafe {
-        let inode: Pointer = R::read(file, offset!(file_inode));
-        let sb: Pointer = R::read(inode, offset!(inode_sb));
-        FileId {
-            dev: R::read(sb, offset!(sb_dev)),
-            generation: R::read(inode, offset!(inode_generation)),
-            ino: R::read(inode, offset!(inode_ino)),
-        }
-    }
+    unsafe { inode::identity::<R>(R::read(file, offset!(file_inode))) }
 }
 
 /// Reads the file's position.

@@ -9,15 +9,11 @@
 //! `void *`, for which the verifier has no type: bpf_probe_read_kernel, 20 to 35 ns each, which
 //! only a request pays for.
 
-use crate::file::{self, FdLookup};
+use crate::file::{self, FdLookup, inode};
 use crate::runtime::layout::offset;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::NbdRequestRecord;
-
-/// Type bits of `i_mode`, and those of a socket (include/uapi/linux/stat.h).
-const S_IFMT: u16 = 0o170_000;
-const S_IFSOCK: u16 = 0o140_000;
 
 /// include/linux/socket.h
 pub const AF_UNIX: u16 = 1;
@@ -50,7 +46,7 @@ unsafe fn from_file<R: KernelRead>(file: Pointer) -> Option<Socket> {
     // SAFETY: by the contract of `R`.
     unsafe {
         let inode: Pointer = R::read(file, offset!(file_inode));
-        if R::read::<u16>(inode, offset!(inode_mode)) & S_IFMT != S_IFSOCK {
+        if inode::file_type::<R>(inode) != inode::S_IFSOCK {
             return None;
         }
         let address = R::read(file, offset!(file_private_data));

@@ -3,8 +3,9 @@
 //!
 //! *In*: three hooks. mm_filemap_fault names the file page that a fault did not find in the page
 //! table (`begin`). Before Linux 6.12 exceptions:page_fault_user replaces it, which names the address
-//! (`begin_any`); the file is then that of the first bio's first page. block_bio_queue makes a span of the fault (`on_bio`).
-//! The perf event of major faults fires in the task when such a fault has ended (`end`).
+//! (`begin_any`); the file is then that of the first bio's first page. block_bio_queue makes a span
+//! of the fault (`on_bio`). The perf event of major faults fires in the task when such a fault has
+//! ended (`end`).
 //! *Out*: a `FaultRecord` for each major fault, and for each other fault that queued bios: it found
 //! its own page in memory and started a read-ahead. Its end has no hook; it is written when the
 //! task enters a system call, faults again or exits (`end_unseen`), with the last bio as its end.
@@ -24,10 +25,12 @@
 //! kernel maps together with a neighbouring page do not get there.
 //!
 //! *Rejected*: exceptions:page_fault_user as the begin on every kernel. It fires for every fault of
-//! every task, of which one in thousands reads. A perf event of minor faults as their end, for the same reason.
+//! every task, of which one in thousands reads. A perf event of minor faults as their end, for the
+//! same reason.
 
 use super::thread_context;
 use super::{TaskState, current, state, traced};
+use crate::file::{inode, page};
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
@@ -40,10 +43,6 @@ use blkkin_probe_abi::fault::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::{FileId, Header, SYSCALL_HAS_CONTEXT};
 use blkkin_probe_abi::settings::{ORIGIN_SYSCALLS, Program, TASK_ACTIVE};
-
-/// Bits of `i_mode`: type, and that of a regular file (include/uapi/linux/stat.h).
-pub const S_IFMT: u16 = 0o170_000;
-pub const S_IFREG: u16 = 0o100_000;
 
 /// Task flags of threads without a user mode: of the kernel, of io_uring and of vhost
 /// (include/linux/sched.h).
@@ -235,15 +234,7 @@ fn faults_ended(task: Pointer) -> u64 {
 #[inline(always)]
 pub unsafe fn file_of<R: KernelRead>(mapping: Pointer) -> FileId {
     // SAFETY: by the contract.
-    unsafe {
-        let inode: Pointer = R::read(mapping, offset!(mapping_host));
-        let sb: Pointer = R::read(inode, offset!(inode_sb));
-        FileId {
-            dev: R::read(sb, offset!(sb_dev)),
-            generation: R::read(inode, offset!(inode_generation)),
-            ino: R::read(inode, offset!(inode_ino)),
-        }
-    }
+    unsafe { inode::identity::<R>(R::read(mapping, offset!(mapping_host))) }
 }
 
 /// Reads the file from the first page of a bio. Memory without a file (swap) and pages of a file
@@ -256,19 +247,13 @@ fn read_file(state: &mut TaskState, bio: Pointer) {
     // SAFETY: bpf_probe_read_kernel takes any address.
     unsafe {
         let vector: Pointer = ProbeRead::read(bio, offset!(bio_io_vec));
-        let page: Pointer = ProbeRead::read(vector, offset!(bvec_page));
-        let head: u64 = ProbeRead::read(page, offset!(page_compound_head));
-        let folio = if head & 1 != 0 { (head - 1) as Pointer } else { page };
-        let mapping: u64 = ProbeRead::read(folio, offset!(folio_mapping));
-        // The low bits mark memory that is no file's (PAGE_MAPPING_FLAGS).
-        if mapping == 0 || mapping & 3 != 0 {
+        let Some(inode) = page::inode(page::folio(ProbeRead::read(vector, offset!(bvec_page)))) else {
+            return;
+        };
+        if inode::file_type::<ProbeRead>(inode) != inode::S_IFREG {
             return;
         }
-        let inode: Pointer = ProbeRead::read(mapping as Pointer, offset!(mapping_host));
-        if inode.is_null() || ProbeRead::read::<u16>(inode, offset!(inode_mode)) & S_IFMT != S_IFREG {
-            return;
-        }
-        state.fault.file = file_of::<ProbeRead>(mapping as Pointer);
+        state.fault.file = inode::identity::<ProbeRead>(inode);
         state.fault.header.flags |= FAULT_HAS_FILE;
     }
 }

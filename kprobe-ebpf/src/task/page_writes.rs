@@ -9,6 +9,7 @@
 //! large, never too small. The consumer then waits longer for calls that do not concern it.
 
 use super::storage::TaskState;
+use crate::file::inode;
 use crate::runtime::atomic::fetch_add;
 use crate::runtime::layout::offset;
 use crate::runtime::read::{KernelRead, Pointer};
@@ -30,10 +31,6 @@ const O_DIRECT: u32 = if cfg!(bpf_target_arch = "aarch64") { 0o200_000 } else { 
 /// O_APPEND, with which pwrite ignores its offset (pwrite(2), section BUGS).
 const O_APPEND: u32 = 0o2_000;
 
-/// File type bits of `i_mode`, and those of a regular file (include/uapi/linux/stat.h).
-const S_IFMT: u16 = 0o170_000;
-const S_IFREG: u16 = 0o100_000;
-
 /// Returns the inode whose pages a write to this file may change, if the record of the call will
 /// have the range. None for direct I/O, which bypasses the page cache.
 ///
@@ -51,8 +48,7 @@ pub unsafe fn inode<R: KernelRead>(file: Pointer, shape: SyscallShape) -> Option
             return None;
         }
         let inode: Pointer = R::read(file, offset!(file_inode));
-        let mode: u16 = R::read(inode, offset!(inode_mode));
-        if mode & S_IFMT == S_IFREG { Some(inode) } else { None }
+        if inode::file_type::<R>(inode) == inode::S_IFREG { Some(inode) } else { None }
     }
 }
 
