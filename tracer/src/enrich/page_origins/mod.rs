@@ -174,9 +174,8 @@ impl PageOrigins {
     }
 
     fn apply_call(&mut self, call: &SyscallEvent, out: &mut Vec<PageOriginEvent>) {
-        let change = write_range::change(call);
-        // A call that failed was open as well.
-        let Some(file) = write_range::destination(call) else { return };
+        let Some(open) = write_range::destination(call) else { return };
+        let file = open.file;
         if self.memory.contains(&file.device) {
             return;
         }
@@ -187,14 +186,16 @@ impl PageOrigins {
             ended: call.exit,
             evidence: WriterEvidence::EndedBefore,
         };
+        // A call that failed was open as well.
+        let change = write_range::change(call, open);
         let written = match &change {
-            Some(Change::Write(_, range)) => range.clone(),
+            Some(Change::Write(range)) => range.clone(),
             _ => 0..0,
         };
         let carried = self.end_call(file, call, &written, &writer, out);
         match change {
-            Some(Change::Write(file, range)) => self.ranges.write(file, range, &writer, &carried),
-            Some(Change::Truncate(file, length)) => self.truncate(file, length, &writer),
+            Some(Change::Write(range)) => self.ranges.write(file, range, &writer, &carried),
+            Some(Change::Truncate(length)) => self.truncate(file, length, &writer),
             None => {}
         }
     }

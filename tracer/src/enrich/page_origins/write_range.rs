@@ -6,39 +6,36 @@
 use std::ops::Range;
 
 use blkkin_wire::event::{OpenFile, SyscallEvent, SyscallOutcome};
-use blkkin_wire::ids::FileId;
 use blkkin_wire::syscalls::SyscallClass;
 
 /// Change of a file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Bytes were written.
-    Write(FileId, Range<u64>),
+    Write(Range<u64>),
     /// The file ends here now.
-    Truncate(FileId, u64),
+    Truncate(u64),
 }
 
 /// Returns the file whose content the call may change.
-pub(super) fn destination(call: &SyscallEvent) -> Option<FileId> {
-    let second = call.second_file.as_deref().filter(|_| call.call.spec().writes_second_file());
-    second.or(call.file.as_ref()).map(|open| open.file)
+pub(super) fn destination(call: &SyscallEvent) -> Option<&OpenFile> {
+    if call.call.spec().writes_second_file() { call.second_file.as_deref() } else { call.file.as_ref() }
 }
 
-/// Returns what the call changed; none if it failed, or if its record does not have the range.
-pub(super) fn change(call: &SyscallEvent) -> Option<Change> {
+/// Returns what the call changed in its destination; none if it failed, or if its record does not
+/// have the range.
+pub(super) fn change(call: &SyscallEvent, destination: &OpenFile) -> Option<Change> {
     let SyscallOutcome::Returned(ret) = call.outcome else { return None };
     let spec = call.call.spec();
-    let primary = call.file.as_ref()?;
     if spec.class == SyscallClass::Truncate {
-        return (ret == 0).then_some(Change::Truncate(primary.file, call.args[1]));
+        return (ret == 0).then_some(Change::Truncate(call.args[1]));
     }
     let bytes = spec.bytes(ret).filter(|bytes| *bytes > 0)?;
-    let file = if spec.writes_second_file() { call.second_file.as_deref()? } else { primary };
     let start = match spec.offset(&call.args) {
         Some(offset) => u64::try_from(offset).ok()?,
-        None => start_by_position(file, bytes)?,
+        None => start_by_position(destination, bytes)?,
     };
-    Some(Change::Write(file.file, start..start.checked_add(bytes)?))
+    Some(Change::Write(start..start.checked_add(bytes)?))
 }
 
 /// Returns the start of a write at the file's position. The position at return is exact also for
