@@ -5,9 +5,9 @@ use std::sync::Arc;
 use blkkin_wire::event::{BioEvent, RequestEvent, TaskEvent};
 use blkkin_wire::ids::SpanId;
 use blkkin_wire::page_origin::{PageKind, PageOriginEvent, WriterEvidence};
-use blkkin_wire::span::{Span, TagValue};
 
 use super::spans_of;
+use super::tests::tag;
 use crate::fixtures;
 use crate::trace::page_origins::WriterName;
 use crate::trace::{Root, Trace};
@@ -34,15 +34,6 @@ fn write_back(origin: PageOriginEvent) -> Trace {
     trace.origin_names.writers.insert(fixtures::TASK, WriterName { task, exe: None });
     trace.page_origins.push(origin);
     trace
-}
-
-fn tag(span: &Span, key: &str) -> Option<String> {
-    let (_, value) = span.tags.iter().find(|(name, _)| name == key)?;
-    Some(match value {
-        TagValue::Text(text) => text.to_string(),
-        TagValue::Number(number) => number.to_string(),
-        TagValue::Shared(text) => text.to_string(),
-    })
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn commit() -> Trace {
     trace
 }
 
-fn tag(span: &Span, key: &str) -> Option<String> {
+pub(super) fn tag(span: &Span, key: &str) -> Option<String> {
     let (_, value) = span.tags.iter().find(|(name, _)| name == key)?;
     Some(match value {
         TagValue::Text(text) => text.to_string(),
