@@ -1,5 +1,5 @@
-//! The text page: totals, layers, calls, devices, files, kernel work, writers, the slowest operations, the
-//! state at the end of tracing, the explained share of each disk, and the losses.
+//! The text page: totals, layers, calls, devices, files, kernel work, writers, the slowest
+//! operations, the state at the end of tracing, the explained share of each disk, and the losses.
 
 mod calls;
 mod coverage;

@@ -2,18 +2,14 @@
 //!
 //! *What it contains*, in flow order: [`ids`] and [`clock`] define identifiers and times. [`event`]
 //! defines the events of one layer ([`event::LayerEvent`], produced by `tracer` and `ust-bridge`).
-//! [`batch`] carries events with their source and loss counters. [`daemon_span`],
-//! [`process_context`] and [`thread_attributes`] hold what applications publish: daemon spans,
-//! process attributes and thread attributes. [`page_origin`] names the file and the writers of a
-//! bio's pages. [`crash_report`] reports the losses of a crashed
-//! [`batch`] carries events with their source and loss counters. [`page_fault`] has
-//! page faults. [`daemon_span`], [`process_context`] and [`thread_attributes`] hold what applications publish: daemon spans,
-//! process attributes and thread attributes. [`crash_report`] reports the losses of a crashed
-//! tracer. [`span`] is the exported span. [`fragment`] carries spans by trace, and [`remote_link`]
-//! links requests between two nodes. [`stage`] is the interface between a stage and what runs it.
-//! [`syscalls`] is the system call table that events and reports refer to. [`v1`] encodes topic
-//! records; `blkkin.proto` in this crate is their schema, and `examples/` has readers in Python and
-//! Java.
+//! [`batch`] carries events with their source and loss counters. [`page_fault`] has page faults, and
+//! [`page_origin`] the file and the writers of a bio's pages. [`daemon_span`], [`process_context`]
+//! and [`thread_attributes`] hold what applications publish: daemon spans, process attributes and
+//! thread attributes. [`crash_report`] reports the losses of a crashed tracer. [`span`] is the
+//! exported span. [`fragment`] carries spans by trace, and [`remote_link`] links requests between
+//! two nodes. [`stage`] is the interface between a stage and what runs it. [`syscalls`] is the
+//! system call table that events and reports refer to. [`v1`] encodes topic records; `blkkin.proto`
+//! in this crate is their schema, and `examples/` has readers in Python and Java.
 //!
 //! *Invariant*: no type here depends on how an event was captured (`probe-abi`, `tracer`) or how a
 //! span is exported (`zipkin-export`). Each id and each time has its own type, so no function takes

@@ -1,7 +1,7 @@
 //! Traces that are not complete, by root and by the time of their last event.
 //!
-//! *In*: bios, requests, page origins, roots and links of a trace. *Out*: completeness, and the trace that was
-//! inactive for longest.
+//! *In*: bios, requests, page origins, roots and links of a trace. *Out*: completeness, and the
+//! trace that was inactive for longest.
 //!
 //! The table is a slab, a map from root to slot, and a list through the slots, ordered from the
 //! longest inactive trace to the most recent one. *Invariant*: every operation is O(1), and nothing

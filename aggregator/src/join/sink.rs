@@ -3,8 +3,9 @@
 //! *In*: finished traces. *Out*: the same traces, with their parts in order, and counted.
 //!
 //! *Invariant*: every trace that leaves the join passes here once. Page origins whose bio never
-//! arrived, or was emitted without them, are counted and dropped: they describe no part of a trace. A sink gets the trace by
-//! reference: most sinks read it once, and the next trace reuses its allocations.
+//! arrived, or was emitted without them, are counted and dropped: they describe no part of a trace.
+//! A sink gets the trace by reference: most sinks read it once, and the next trace reuses its
+//! allocations.
 //!
 //! *Rejected*: traces by value. Each would cost a move through a list and two allocations, for its
 //! bios and requests.

@@ -231,8 +231,8 @@ impl Trace {
     }
 
     /// Sets the root, and with it the trace id. A call or page fault of an application's span, and a
-    /// daemon span, have the id of that trace. Every other trace has the id made of its node, boot, start
-    /// and root. Nothing else decides it.
+    /// daemon span, have the id of that trace. Every other trace has the id made of its node, boot,
+    /// start and root. Nothing else decides it.
     /// Inlined, so that the caller constructs the root in place: a call is 264 B.
     #[inline(always)]
     pub(crate) fn set_root(&mut self, root: Root, names: Names) {

@@ -1,7 +1,8 @@
 //! Programs that write blocks whose content names them.
 //!
 //! Each sector has a mark, the writer's number and the number of its write. So the disk itself states
-//! which write a sector is from, whatever the block size of the file system. The operations of a writer follow from its seed alone.
+//! which write a sector is from, whatever the block size of the file system. The operations of a
+//! writer follow from its seed alone.
 
 use std::ops::Range;
 use std::path::Path;

@@ -7,8 +7,9 @@
 //! call of every task).
 //!
 //! Invariant: `state.span` is not 0 while a traced system call is open; it is the parent of all I/O
-//! that the task submits meanwhile. Outside a system call it may be a page fault's (`page_fault`). An entry that finds an open system call has missed an
-//! exit: that system call is written as incomplete, so it cannot claim the next one's bios.
+//! that the task submits meanwhile. Outside a system call it may be a page fault's (`page_fault`).
+//! An entry that finds an open system call has missed an exit: that system call is written as
+//! incomplete, so it cannot claim the next one's bios.
 
 mod capture;
 

@@ -192,7 +192,8 @@ pub struct KernelTypes {
     pub(crate) operations: ReqOpTable,
     /// Pointer paths from bios to what they were issued for.
     pub(crate) paths: Vec<PointerPath>,
-    /// Tracepoints of [`PROBES`] and [`FAULT_PROBES`] that the kernel has. Those of modules are not included.
+    /// Tracepoints of [`PROBES`] and [`FAULT_PROBES`] that the kernel has. Those of modules are not
+    /// included.
     tracepoints: HashSet<&'static str>,
     /// Equivalent functions that the kernel has.
     functions: HashSet<&'static str>,

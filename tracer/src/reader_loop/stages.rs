@@ -1,8 +1,8 @@
 //! Stages that each batch passes between the merged rings and the bus.
 //!
 //! *In*: the merged events below a watermark. *Out*: the same events, with those that the stages
-//! append: origins of pages, ends of NBD requests, names of devices, process contexts. USDT events leave through
-//! their own channel.
+//! append: origins of pages, ends of NBD requests, names of devices, process contexts. USDT events
+//! leave through their own channel.
 //!
 //! *Invariant*: the order is [`STAGES`], for every batch and with every combination of options.
 

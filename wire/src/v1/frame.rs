@@ -6,7 +6,7 @@ use crate::batch::{RecordStats, SourceStats};
 use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use crate::ids::{BootId, NodeId, Source, StartEpoch};
 
-/// Defines both conversions between two structs with the same fields. A message of `later` is absent
+/// Defines both conversions between two structs with the same fields. A message of `and` is absent
 /// if it is zero: earlier versions had none.
 macro_rules! conversions {
     ($write:ident, $read:ident, $type:ident { $($field:ident),+ } of { $($record_stats:ident),* } and { $($optional:ident),* }) => {

@@ -1,6 +1,7 @@
 //! `demo`: SQLite on ext4 over a loop device, traced from system call to block request, after a
-//! program whose data the kernel writes back later ([`buffered`]). Other scenarios: `--cluster` with three nodes ([`cluster`]), `--nbd` with a storage daemon ([`nbd`]),
-//! `--application` with an application that exports its own spans ([`application`]).
+//! program whose data the kernel writes back later ([`buffered`]). Other scenarios: `--cluster`
+//! with three nodes ([`cluster`]), `--nbd` with a storage daemon ([`nbd`]), `--application` with an
+//! application that exports its own spans ([`application`]).
 //!
 //! Set-up and build run as the user. The rest needs root (loop device, mount, eBPF): for a user
 //! this task starts itself again through sudo with `--traced-part`. The file system and the loop
