@@ -35,6 +35,7 @@ const TOOLS: &[&str] = &[
     "true",
     "wc",
     "fio",
+    "sqlite3",
     "losetup",
     "mkfs.ext4",
     "mount",
