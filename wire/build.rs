@@ -21,6 +21,7 @@ const OPTIONAL: &[(&str, &[&str])] = &[
             "daemon_span_events",
             "thread_attributes",
             "page_origin_events",
+            "async_io_events",
             "fault_events",
         ],
     ),

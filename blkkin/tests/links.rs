@@ -144,7 +144,7 @@ fn a_batch_of_requests_that_become_one() {
 }
 
 /// Workers of io_uring, for which no fork event exists, submit bios for the program. They belong to
-/// its process and have no open call.
+/// its process, and each bio to the submission that asked for its block.
 #[test]
 fn workers_of_io_uring_belong_to_the_program() {
     needs!("fio", "losetup");
@@ -169,12 +169,16 @@ fn workers_of_io_uring_belong_to_the_program() {
         let callers: HashSet<_> =
             recording.calls_named("io_uring_setup").iter().map(|call| call.task.id).collect();
         let pids: HashSet<_> = callers.iter().map(|task| tasks[task].pid).collect();
+        let submissions: HashMap<Submitter, _> =
+            recording.async_ios().map(|io| (Submitter::Span(io.span), io)).collect();
         for bio in &bios {
             let queued_by = tasks[&bio.task.id];
             assert!(pids.contains(&queued_by.pid) && !callers.contains(&bio.task.id), "{queued_by:#?}");
             assert!(queued_by.comm.starts_with("iou-"), "{option}: {queued_by:#?}");
             assert!(queued_by.parent.is_some_and(|parent| tasks.contains_key(&parent)), "{queued_by:#?}");
-            assert_eq!((bio.submitter, bio.root), (Submitter::Kernel, bio.span), "{option}: {bio:#?}");
+            let io = submissions.get(&bio.submitter).expect("the bio's submission");
+            assert_eq!((bio.root, io.root()), (io.root(), bio.root), "{option}: {bio:#?}");
+            assert_eq!(io.offset, Some((bio.sector.0 * 512) as i64), "{option}: {io:#?}");
         }
         let by_worker = bios.iter().filter(|bio| tasks[&bio.task.id].comm.starts_with(worker)).count();
         println!("{option}: {by_worker} of {WRITES} by {worker}*");
@@ -259,17 +263,24 @@ fn requests<'a>(recording: &'a Recording, disk: &Disk) -> HashMap<SpanId, &'a Re
     writes.map(|request| (request.span, request)).collect()
 }
 
-/// Asserts that each bio belongs to its call and each call has its number of bios. Each request
-/// must be a descendant of one of these calls.
+/// Asserts that each bio belongs to the submission of its block, and each call has its number of
+/// submissions. Each request must be a descendant of one of these calls.
 fn assert_children_of_submissions(recording: &Recording, disk: &Disk) {
     let calls: HashMap<SpanId, _> =
         recording.calls_named("io_submit").iter().map(|call| (call.span, *call)).collect();
+    let submissions: HashMap<Submitter, _> =
+        recording.async_ios().map(|io| (Submitter::Span(io.span), io)).collect();
     let mut counts: HashMap<SpanId, u32> = HashMap::new();
+    for io in submissions.values() {
+        *counts.entry(io.submitter.unwrap()).or_default() += 1;
+    }
     for bio in writes(recording, disk) {
-        assert_eq!(bio.submitter, Submitter::Span(bio.root), "{bio:#?}");
+        let io = submissions[&bio.submitter];
+        assert_eq!((io.root(), io.offset), (bio.root, Some((bio.sector.0 * 512) as i64)), "{bio:#?} {io:#?}");
+        assert_eq!(io.bios, 1, "{io:#?}");
         let call = calls[&bio.root];
         assert!(call.enter <= bio.queue && bio.queue <= call.exit && bio.task.id == call.task.id, "{bio:#?}");
-        *counts.entry(bio.root).or_default() += 1;
+        assert!(io.start <= bio.queue && bio.end == io.end, "{bio:#?} {io:#?}");
     }
     for call in calls.values() {
         assert_eq!(counts.get(&call.span).copied().unwrap_or(0), call.bios, "{call:#?}");

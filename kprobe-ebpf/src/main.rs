@@ -9,6 +9,7 @@
 //!
 //! - `syscall` records system calls; `task` decides which tasks are traced and reads their thread
 //!   contexts; `file` identifies the files they use.
+//! - `async_io` makes spans of the requests of io_uring and libaio.
 //! - `block` tracks bios and requests; `journal` records jbd2 commits, which serve fsyncs of
 //!   several tasks.
 //! - `dirty` records the pages that stores into mappings make dirty; loaded only on request.
@@ -21,6 +22,7 @@
 #![no_main]
 #![feature(asm_experimental_arch)]
 
+mod async_io;
 mod block;
 mod dirty;
 mod file;
@@ -31,6 +33,7 @@ mod syscall;
 mod task;
 mod usdt;
 
+use async_io::uring;
 use blkkin_probe_abi::settings::Program;
 use block::{bio, legacy_request, request};
 use core::ffi::c_void;
@@ -137,6 +140,17 @@ hook!("page_fault_user", fault_enter_btf, fault_enter_raw, |c, Read| {
     page_fault::begin_any(word(c, 0))
 });
 hook!("writeback_dirty_folio", dirty_btf, dirty_raw, |c, Read| dirty::folio::<Read>(arg(c, 0), arg(c, 1)));
+hook!("io_uring_submit_req", async_submit_btf, async_submit_raw, |c, Read| uring::submit::<Read>(arg(c, 0)));
+hook!("io_uring_submit_sqe", async_submit_sqe_btf, async_submit_sqe_raw, |c, Read| {
+    uring::submit::<Read>(arg(c, 0))
+});
+hook!("io_uring_queue_async_work", async_queue_btf, async_queue_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    uring::queue(arg(c, 0))
+});
+hook!("io_uring_complete", async_complete_btf, async_complete_raw, |c, Read| {
+    uring::complete::<Read>(arg(c, 1))
+});
 hook!("ext4_sync_file_enter", sync_enter_btf, sync_enter_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     journal::sync_enter(word(c, 1) as u32)

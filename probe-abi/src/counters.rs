@@ -107,9 +107,21 @@ pub const FAULTS_FILTERED: usize = FAULTS_DROPPED + 1;
 pub const DIRTY_FIRED: usize = FAULTS_FILTERED + 1;
 /// Records of dirty pages for which the ring had no room.
 pub const DIRTY_DROPPED: usize = DIRTY_FIRED + 1;
+/// Submissions of asynchronous I/O that are traced. Less `ASYNC_FIRED` and `ASYNC_FILTERED`: those
+/// not complete yet.
+pub const ASYNC_SUBMITTED: usize = DIRTY_DROPPED + 1;
+/// Records of asynchronous I/O due.
+pub const ASYNC_FIRED: usize = ASYNC_SUBMITTED + 1;
+/// Records of asynchronous I/O for which the ring had no room.
+pub const ASYNC_DROPPED: usize = ASYNC_FIRED + 1;
+/// Submissions dropped at completion by a filter (no bio on a selected device, or detail 0).
+pub const ASYNC_FILTERED: usize = ASYNC_DROPPED + 1;
+/// Submissions not traced because their set of the table was full. Their bios belong to the system
+/// call.
+pub const ASYNC_UNTRACKED: usize = ASYNC_FILTERED + 1;
 
 /// Number of counters.
-pub const COUNTERS: usize = DIRTY_DROPPED + 1;
+pub const COUNTERS: usize = ASYNC_UNTRACKED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then the state that only the
 /// eBPF side uses.

@@ -1,10 +1,11 @@
-//! Bios and requests in flight: the values of the eBPF side's set-associative tables, which are
+//! Bios, requests and asynchronous I/O in flight: the values of the eBPF side's set-associative tables, which are
 //! arrays of [`Set`]s.
 //!
 //! User space reads the tables once, after all programs are detached: the entries left there had
 //! not completed.
 
 use crate::plain;
+use crate::record::FileId;
 
 /// Ways per set.
 pub const WAYS: usize = 4;
@@ -13,6 +14,10 @@ pub const BIO_SETS: usize = 16_384;
 /// Sets of the request table: 32,768 requests, 3.3 MiB. Requests come from a bounded pool
 /// (nr_requests × hardware queues × devices).
 pub const REQUEST_SETS: usize = 8_192;
+
+/// Sets of the table of asynchronous I/O: 16,384 submissions, 2.1 MiB. The map has one set if no
+/// asynchronous I/O is traced.
+pub const ASYNC_SETS: usize = 4_096;
 
 /// Returns the set of an address, of a table with `sets` sets, a power of two. Slab objects are
 /// aligned to at least 64 B, so the lower bits carry no information.
@@ -60,8 +65,8 @@ pub struct Bio {
     pub status: u32,
     pub task_version: u16,
     pub flags: u16,
-    /// Zero.
-    pub reserved: u32,
+    /// Position of its libaio submission in the table of asynchronous I/O, from 1; 0 for none.
+    pub iocb: u32,
     /// State of the request that carries only this bio.
     pub request_part: RequestPart,
 }
@@ -112,7 +117,44 @@ pub struct Request {
     pub reserved: [u16; 3],
 }
 
+/// Asynchronous I/O in flight, keyed by the address of its kiocb. Fields without documentation are
+/// as in [`AsyncIoRecord`](crate::record::AsyncIoRecord).
+#[allow(missing_docs, reason = "documented at the record")]
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct AsyncIo {
+    pub span: u64,
+    pub parent: u64,
+    /// Root of the trace: the system call, or the submission itself.
+    pub root: u64,
+    pub task: u64,
+    pub start_ns: u64,
+    /// io_uring: as in the record; libaio: end of the bio that ended last.
+    pub queued_ns: u64,
+    pub user_data: u64,
+    pub offset: i64,
+    pub file: FileId,
+    /// Address of the ring (`io_ring_ctx`), or of the program's iocb, that the kiocb refers to: a
+    /// kiocb without it is another object at the same address.
+    pub context: u64,
+    /// libaio: bios in flight, and 1 while the submitter may queue more. Atomic.
+    pub in_flight: u64,
+    pub length: u32,
+    pub result: i32,
+    pub fd: i32,
+    pub bios: u32,
+    pub ring_flags: u32,
+    pub flags: u16,
+    pub task_version: u16,
+    pub opcode: u8,
+    pub sqe_flags: u8,
+    pub interface: u8,
+    /// Zero.
+    pub reserved: [u8; 5],
+}
+
 plain! {
+    AsyncIo = 128, Set<AsyncIo> = 544,
     Bio = 144, RequestPart = 56, Request = 96,
     Set<Bio> = 608, Set<Request> = 416,
 }

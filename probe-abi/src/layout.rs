@@ -94,6 +94,14 @@ layout! {
     hctx_fq, fq_flush_rq, fq_flush_queue, fq_running_bit,
     /// distance from a loop device's request to the kiocb of its file
     loop_kiocb,
+    /// struct io_kiocb with its result (struct io_cqe), io_ring_ctx; struct io_rw, which is the
+    /// io_kiocb of a read or write
+    io_kiocb_opcode, io_kiocb_flags, io_kiocb_user_data, io_kiocb_result, io_kiocb_fd, io_kiocb_file,
+    io_kiocb_ctx, io_kiocb_work, io_ring_flags, io_rw_pos, io_rw_len,
+    /// struct task_struct, io_worker: the request that a worker of io_uring executes
+    task_worker, io_worker_work,
+    /// struct aio_kiocb, with the event that its program will receive (struct io_event)
+    aio_obj, aio_data, aio_pos, aio_file,
     /// REQ_OP_DRV_IN: a number, not an offset
     op_driver_in,
     /// bit of RQF_FLUSH_SEQ in `rq_flags`: a number, not an offset

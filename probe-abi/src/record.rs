@@ -55,6 +55,8 @@ pub const TAG_NBD_RETRANSMIT: u8 = 10;
 pub const TAG_USDT: u8 = 11;
 /// Origin of the pages of a bio that was queued.
 pub const TAG_BIO_PAGES: u8 = 12;
+/// Asynchronous I/O that completed: an io_uring request or a libaio iocb.
+pub const TAG_ASYNC_IO: u8 = 13;
 // Tags 14 and 15 are in `fault`.
 
 /// File identity: exact while the file exists and, by `generation`, after its inode number is
@@ -574,7 +576,73 @@ pub struct NbdRetransmitRecord {
     pub to: u64,
 }
 
+/// Interface of an [`AsyncIoRecord`]: io_uring.
+pub const ASYNC_IO_URING: u8 = 0;
+/// Interface of an [`AsyncIoRecord`]: Linux's own asynchronous I/O (io_submit), as libaio uses it.
+pub const ASYNC_LIBAIO: u8 = 1;
+
+/// The end was not seen: the time of the record is when the kernel used the request's memory again.
+pub const ASYNC_NO_END: u16 = 1 << 0;
+/// `file` is valid.
+pub const ASYNC_HAS_FILE: u16 = 1 << 1;
+/// `offset` is valid; -1 is the file's own position.
+pub const ASYNC_HAS_OFFSET: u16 = 1 << 2;
+/// `length` is valid: a number of bytes, or for vectored operations of buffers.
+pub const ASYNC_HAS_LENGTH: u16 = 1 << 3;
+/// `fd` is a descriptor of the task.
+pub const ASYNC_HAS_FD: u16 = 1 << 4;
+/// `result` is valid.
+pub const ASYNC_HAS_RESULT: u16 = 1 << 5;
+
+/// Asynchronous I/O, from its submission to its completion.
+///
+/// io_uring: from io_uring_submit_req to io_uring_complete. libaio: from its first bio to the end of
+/// its last one, because the kernel reports neither submission nor completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct AsyncIoRecord {
+    /// Tag, flags (`ASYNC_*`), length, time of the completion.
+    pub header: Header,
+    /// Span of the submission.
+    pub span: u64,
+    /// System call that submitted it; 0 for none (a poll thread of the kernel).
+    pub parent: u64,
+    /// Task that submitted it.
+    pub task: u64,
+    /// CLOCK_MONOTONIC at the submission.
+    pub start_ns: u64,
+    /// CLOCK_MONOTONIC when it was last queued to a worker of io_uring; 0 for never.
+    pub queued_ns: u64,
+    /// The program's own number: `user_data` of the sqe, or `aio_data` of the iocb.
+    pub user_data: u64,
+    /// File offset: see ASYNC_HAS_OFFSET.
+    pub offset: i64,
+    /// File: see ASYNC_HAS_FILE.
+    pub file: FileId,
+    /// Length: see ASYNC_HAS_LENGTH.
+    pub length: u32,
+    /// Result: see ASYNC_HAS_RESULT.
+    pub result: i32,
+    /// Descriptor: see ASYNC_HAS_FD; otherwise the index of a registered file.
+    pub fd: i32,
+    /// Bios that were queued for it.
+    pub bios: u32,
+    /// Setup flags of the ring (`IORING_SETUP_*`).
+    pub ring_flags: u32,
+    /// Version of `task` at the submission.
+    pub task_version: u16,
+    /// Operation: `IORING_OP_*` or `IOCB_CMD_*`.
+    pub opcode: u8,
+    /// Flags of the sqe (`IOSQE_*`).
+    pub sqe_flags: u8,
+    /// `ASYNC_IO_URING` or `ASYNC_LIBAIO`.
+    pub interface: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+}
+
 plain! {
+    AsyncIoRecord = 120,
     NbdRequestRecord = 120, NbdReplyRecord = 40, NbdRetransmitRecord = 40,
     Header = 16, FileId = 16, SyscallRecord = 160, SyscallWithContext = 192, SecondFile = 40, BioRecord = 96, RequestRecord = 104, BioRequestRecord = 128,
     TaskRecord = 104, FileRecord = 56, CommitRecord = 56, BioPagesRecord = 72,

@@ -81,6 +81,12 @@ pub struct Settings {
     pub stacked: u32,
     /// `CONTEXTS_*`; 0: thread contexts are not read.
     pub contexts: u32,
+    /// 1: asynchronous I/O is traced.
+    pub async_io: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Operations of io_uring that are traced: bit n is operation n (`IORING_OP_*`).
+    pub async_operations: u64,
     /// Process ids, any of which matches.
     pub pids: [u32; FILTERS_MAX],
     /// Thread ids.
@@ -158,7 +164,7 @@ pub struct PageCompletion {
     pub reserved: u32,
 }
 
-plain! { PointerStep = 24, PageCompletion = 16, Settings = 944 }
+plain! { PointerStep = 24, PageCompletion = 16, Settings = 960 }
 
 /// Entries of the system call table: the highest number that blkkin traces is 437 (openat2).
 pub const SYSCALL_NUMBERS: usize = 512;
@@ -176,10 +182,14 @@ impl SyscallShape {
     pub const OPENS: u32 = 1 << 2;
     /// munmap, which may unmap a library with a TLS slot. Not traced for that.
     pub const UNMAPS: u32 = 1 << 3;
+    /// Submits asynchronous I/O: bios inside it may belong to a submission.
+    pub const SUBMITS: u32 = 1 << 20;
+    /// Submits iocbs (io_submit).
+    pub const SUBMITS_IOCBS: u32 = 1 << 21;
     /// May write pages of the primary descriptor's file.
-    pub const WRITES: u32 = 1 << 20;
+    pub const WRITES: u32 = 1 << 22;
     /// May write pages of the second descriptor's file.
-    pub const WRITES_SECOND: u32 = 1 << 21;
+    pub const WRITES_SECOND: u32 = 1 << 23;
     const FD_SHIFT: u32 = 4;
     const SECOND_FD_SHIFT: u32 = 8;
     const PATH_SHIFT: u32 = 12;
@@ -285,6 +295,12 @@ pub enum Program {
     NbdEnd = 18,
     /// uprobes at USDT probes
     Usdt = 19,
+    /// io_uring_submit_req, or io_uring_submit_sqe on kernels without it
+    AsyncSubmit = 20,
+    /// io_uring_complete
+    AsyncComplete = 21,
+    /// io_uring_queue_async_work
+    AsyncQueue = 22,
     /// mm_filemap_fault or page_fault_user: the begin of a page fault
     FaultBegin = 24,
     /// Perf event of major faults: the end of a page fault
@@ -299,12 +315,14 @@ impl Program {
     /// Returns the bits below the CPU in the ids that this program generates: the program's number
     /// in four bits, and above the counter's 40 bits a further number.
     ///
-    /// A program above 15 has no number of its own in the four bits. Those of page faults share the
-    /// number of block_rq_merge's program, which generates no ids, and differ in the further
-    /// number.
+    /// A program above 15 has no number of its own in the four bits and takes that of a program that
+    /// generates no ids: the submission of asynchronous I/O that of block_bio_complete's, page faults
+    /// that of block_rq_merge's, with a further number each. *Invariant*: no two programs that
+    /// generate ids have the same bits, because each counts for itself.
     #[inline(always)]
     pub const fn id_space(self) -> u64 {
         match self {
+            Program::AsyncSubmit => (Program::BioComplete as u64) << 44,
             Program::FaultBegin | Program::FaultEnd | Program::Dirty => {
                 (Program::RequestMerge as u64) << 44 | (self as u64 - 24) << 40
             }
@@ -313,5 +331,24 @@ impl Program {
     }
 }
 
-/// Number of program slots. Slots 20 to 23 and 27 are reserved.
+/// Number of program slots. Slots 23 and 27 are free.
 pub const PROGRAMS: usize = 29;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::vec::Vec;
+
+    #[test]
+    fn id_spaces_are_below_the_cpu_and_distinct() {
+        use Program::*;
+        let generating =
+            [SyscallEnter, BioQueue, NbdEnter, AsyncSubmit, FaultBegin, FaultEnd, Dirty, BioComplete];
+        let spaces: Vec<u64> = generating.iter().map(|program| program.id_space()).collect();
+        assert!(spaces.iter().all(|space| space >> 48 == 0 && space & ((1 << 40) - 1) == 0), "{spaces:x?}");
+        // block_bio_complete's program generates none.
+        let distinct: HashSet<u64> = spaces.iter().copied().collect();
+        assert_eq!((distinct.len(), spaces[3]), (spaces.len() - 1, spaces[7]));
+    }
+}

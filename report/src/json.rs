@@ -12,10 +12,9 @@ use blkkin_aggregator::trace::thread_attributes;
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallOutcome;
-use blkkin_wire::syscalls::SyscallId;
 use serde_json::{Map, Value, json};
 
-use crate::collect::calls::{CallRow, IoKind};
+use crate::collect::calls::{CallRow, IoKind, Operation};
 use crate::collect::coverage::{Cause, CoverageRow};
 use crate::collect::devices::DeviceRow;
 use crate::collect::files::{self, FileRow};
@@ -26,6 +25,7 @@ use crate::collect::written_by::NamedRow;
 use crate::losses::Losses;
 use crate::report::Report;
 use crate::view::{FILES_SHOWN, WRITERS_SHOWN};
+use crate::waterfall::async_io;
 use crate::waterfall::heading::invocation;
 
 pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
@@ -126,7 +126,7 @@ fn layers(report: &Report) -> Vec<Value> {
 }
 
 fn calls(report: &Report, subject: IoKind) -> Vec<Value> {
-    let call = |(call, row): (SyscallId, &CallRow)| {
+    let call = |(call, row): (Operation, &CallRow)| {
         let more = [("call", json!(call.name())), ("errors", json!(row.errors)), ("bytes", json!(row.bytes))];
         times(&row.times, fields(more))
     };
@@ -230,7 +230,10 @@ fn storage_operation(report: &Report, trace: &Trace) -> Value {
         "trace": trace.id.to_string(),
         "duration_ns": trace.duration().0,
         "start_ns": trace.start().since(report.config.started).0,
-        "call": call.map(|call| invocation(call, report.config.arch)),
+        "call": call.map(|call| invocation(call, report.config.arch)).or_else(|| {
+            Some(async_io::label(&trace.root_async_io()?.event))
+        }),
+        "submissions": trace.async_ios.len(),
         "fault": fault.map(|fault| json!({ "address": fault.address, "offset": fault.offset })),
         "return": call.and_then(|call| match call.outcome {
             SyscallOutcome::Returned(ret) => Some(ret),
@@ -266,8 +269,6 @@ fn losses(losses: &Losses) -> Value {
         "commits_dropped": losses.commits_dropped,
         "names_dropped": losses.names_dropped,
         "faults_dropped": losses.faults_dropped,
-        "page_origins_dropped": losses.page_origins_dropped,
-        "dirty_writes_evicted": losses.dirty_writes_evicted,
         "ends_missed": losses.ends_missed,
         "untracked": losses.untracked,
         "tasks_missed": losses.tasks_missed,

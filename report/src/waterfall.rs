@@ -9,6 +9,7 @@
 //! *Invariant*: every drawn segment was measured. Unaccounted time is drawn where no other segment
 //! is, with a character of its own.
 
+pub mod async_io;
 pub mod bar;
 pub mod block;
 pub mod daemon_span;

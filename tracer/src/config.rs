@@ -8,6 +8,7 @@ use blkkin_probe_abi::settings::{
     ORIGIN_TASKS, PAGE_COMPLETIONS_MAX, POINTER_STEPS_MAX, PageCompletion, PointerStep, SYSCALL_NUMBERS,
     Settings, SyscallShape, TRACE_ALL, TRACE_MARKED,
 };
+use blkkin_wire::async_io;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
 use blkkin_wire::syscalls::{Arch, SyscallId};
@@ -175,6 +176,9 @@ impl TracerConfig {
             legacy_request_start: 0,
             stacked: 0,
             contexts: self.contexts_bits(),
+            async_io: self.traces_async_io().into(),
+            reserved: 0,
+            async_operations: async_io::traced_operations(),
             pointer_steps: [PointerStep::default(); POINTER_STEPS_MAX],
             page_completions: [PageCompletion::default(); PAGE_COMPLETIONS_MAX],
             pids_len,
@@ -198,6 +202,12 @@ impl TracerConfig {
             syscalls.is_empty() || SyscallId::by_name("mmap").is_some_and(|mmap| syscalls.contains(&mmap));
         let all = devices.is_empty() && slower_than.is_none() && !errors_only;
         asked_for && all && self.detail != Detail::Requests
+    }
+
+    /// Returns whether submissions of asynchronous I/O are traced: where a call that submits is.
+    pub(crate) fn traces_async_io(&self) -> bool {
+        let asked_for = |call: &SyscallId| SUBMITTERS.contains(&call.name());
+        self.filter.syscalls.is_empty() || self.filter.syscalls.iter().any(asked_for)
     }
 
     fn contexts_bits(&self) -> u32 {
@@ -228,6 +238,10 @@ impl TracerConfig {
 /// Number of munmap, which is not a traced call.
 const MUNMAP: usize = libc::SYS_munmap as usize;
 
+/// Calls that submit asynchronous I/O.
+const SUBMITTERS: [&str; 2] = [IO_SUBMIT, "io_uring_enter"];
+const IO_SUBMIT: &str = "io_submit";
+
 /// Facts about a system call that the kernel side needs.
 fn shape(call: SyscallId) -> SyscallShape {
     let spec = call.spec();
@@ -243,6 +257,12 @@ fn shape(call: SyscallId) -> SyscallShape {
     }
     if spec.writes_second_file() {
         bits |= SyscallShape::WRITES_SECOND;
+    }
+    if SUBMITTERS.contains(&call.name()) {
+        bits |= SyscallShape::SUBMITS;
+    }
+    if call.name() == IO_SUBMIT {
+        bits |= SyscallShape::SUBMITS_IOCBS;
     }
     let [path, second_path] = spec.path_args();
     SyscallShape::new(bits, spec.fd_arg(), spec.second_fd_arg(), path, second_path)

@@ -14,6 +14,7 @@ use aya::maps::{Map, MapData, PerCpuArray};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
+use blkkin_probe_abi::in_flight::ASYNC_SETS;
 use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, PointerStep, STEP_TO_BIO, Settings};
 use blkkin_wire::ids::{Pid, Source};
 use std::io;
@@ -26,8 +27,8 @@ use crate::attach::layout::{self, KernelTypes};
 use crate::attach::page_completions::{self, BTRFS_DIRECT};
 use crate::attach::perf_link::PerfLink;
 use crate::attach::probes::{
-    AttachKind, DIRTY_PROBES, FAULT_PROBES, MAJOR_FAULTS, NBD_PROBES, Need, PROBES, Probe, ProbeReport,
-    ProbeStatus,
+    ASYNC_PROBES, AttachKind, DIRTY_PROBES, FAULT_PROBES, MAJOR_FAULTS, NBD_PROBES, Need, PROBES, Probe,
+    ProbeReport, ProbeStatus,
 };
 use crate::attach::req_op::ReqOpTable;
 use crate::attach::symbols::{KernelSymbol, Symbols};
@@ -125,14 +126,14 @@ impl Tracer {
         kernel::check(&types, kind)?;
         let btf = kernel_types()?;
         let mut tracer = Tracer::load_object(config, &types)?;
-        let extra = tracer.extra_probes(kind)?;
+        let extra = tracer.extra_probes(config, kind)?;
         let of_faults = fault_probes(config);
-        tracer.load_all(extra.iter().chain(of_faults.iter().copied()), kind, &btf, &types);
+        tracer.load_all(extra.iter().chain(&of_faults).copied(), kind, &btf, &types);
         for probe in of_faults {
             let report = tracer.attach(probe, kind, &btf, &types);
             tracer.fault_reports.push(report);
         }
-        for probe in extra.iter().chain(PROBES) {
+        for probe in extra.into_iter().chain(PROBES) {
             let report = tracer.attach(probe, kind, &btf, &types);
             if report.status != ProbeStatus::Works && probe.need == Need::Required {
                 return Err(probe_error(probe, report.reason));
@@ -201,6 +202,7 @@ impl Tracer {
             .override_global("LAYOUT", bytes_of(&types.layout), true)
             .override_global("SETTINGS", bytes_of(&settings), true)
             .override_global("SYSCALLS", shapes.as_slice(), true)
+            .map_max_entries("SUBMISSIONS", if settings.async_io != 0 { ASYNC_SETS as u32 } else { 1 })
             .map_max_entries("NBD_CONNECTIONS", if config.nbd { NBD_CONNECTIONS } else { 1 })
             .map_max_entries("PENDING_CHILDREN", if by_tid { PENDING_CHILDREN } else { 1 })
             .allow_unsupported_maps()
@@ -316,12 +318,18 @@ impl Tracer {
     }
 
     /// Lists the probes that this configuration adds to those of every trace.
-    fn extra_probes(&self, kind: AttachKind) -> Result<&'static [Probe], TracerError> {
-        match (self.nbd_handle.is_some(), kind.uses_functions()) {
-            (false, _) => Ok(&[]),
-            (true, false) => Ok(NBD_PROBES),
-            (true, true) => Err(TracerError::NbdKind { kind: kind.name() }),
-        }
+    fn extra_probes(
+        &self,
+        config: &TracerConfig,
+        kind: AttachKind,
+    ) -> Result<Vec<&'static Probe>, TracerError> {
+        let nbd = match (self.nbd_handle.is_some(), kind.uses_functions()) {
+            (false, _) => &[],
+            (true, false) => NBD_PROBES,
+            (true, true) => return Err(TracerError::NbdKind { kind: kind.name() }),
+        };
+        let asynchronous = if config.traces_async_io() { ASYNC_PROBES } else { &[] };
+        Ok(nbd.iter().chain(asynchronous).collect())
     }
 
     /// Has the kernel verify every program before any is attached. Verification takes nearly all of

@@ -10,7 +10,7 @@ use crate::ids::StartEpoch;
 /// Events that user space adds (device names) are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordCounts {
-    /// System calls.
+    /// System calls and submissions of asynchronous I/O.
     pub calls: u64,
     /// Bios.
     pub bios: u64,
@@ -38,7 +38,7 @@ impl RecordCounts {
         let mut counts = RecordCounts::default();
         for event in events {
             match event {
-                LayerEvent::Syscall(_) => counts.calls += 1,
+                LayerEvent::Syscall(_) | LayerEvent::AsyncIo(_) => counts.calls += 1,
                 LayerEvent::Bio(_) => counts.bios += 1,
                 LayerEvent::Request(_) => counts.requests += 1,
                 LayerEvent::Pair(_) => {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::async_io::AsyncIoEvent;
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::daemon_span::DaemonSpanEvent;
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
@@ -38,6 +39,8 @@ pub enum LayerEvent {
     Request(RequestEvent),
     /// A bio ended together with the request that carried it whole and nothing else.
     Pair(PairEvent),
+    /// Asynchronous I/O completed.
+    AsyncIo(AsyncIoEvent),
     /// A journal commit ended.
     Commit(CommitEvent),
     /// A task changed: its state from this version on.
@@ -68,6 +71,7 @@ impl LayerEvent {
             LayerEvent::Bio(e) => e.end,
             LayerEvent::Request(e) => e.complete,
             LayerEvent::Pair(e) => e.request.complete,
+            LayerEvent::AsyncIo(e) => e.end,
             LayerEvent::Commit(e) => e.end,
             LayerEvent::Task(e) => e.time,
             LayerEvent::File(e) => e.time,
@@ -142,8 +146,8 @@ pub struct SyscallEvent {
     pub paths: [Option<Box<str>>; 2],
     /// Capture state of the paths.
     pub paths_captured: Captured,
-    /// Bios that the task queued inside the call, plus passthrough requests that it sent: number of
-    /// events of this trace with this call as submitter.
+    /// Bios that the task queued inside the call, plus passthrough requests that it sent, plus its
+    /// submissions of asynchronous I/O: number of events of this trace with this call as submitter.
     pub bios: u32,
     /// Times that the task gave up the CPU to wait. 0 proves that it never slept.
     pub sleeps: u32,
@@ -225,7 +229,8 @@ impl BlockStatus {
 /// Submitter of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Submitter {
-    /// The span (system call, commit) that was open in the submitting task.
+    /// The span (system call, commit) that was open in the submitting task, the asynchronous I/O that
+    /// the bio serves, or on a stacked device the upper bio or request.
     Span(SpanId),
     /// No traced span was open: kernel work. The bio is the root of its trace.
     Kernel,

@@ -2,8 +2,8 @@
 //!
 //! *What it contains*, in flow order: [`ids`] and [`clock`] define identifiers and times. [`event`]
 //! defines the events of one layer ([`event::LayerEvent`], produced by `tracer` and `ust-bridge`).
-//! [`batch`] carries events with their source and loss counters. [`page_fault`] has page faults, and
-//! [`page_origin`] the file and the writers of a bio's pages. [`daemon_span`], [`process_context`]
+//! [`async_io`] has the submissions of io_uring and libaio. [`batch`] carries events with their source
+//! and loss counters. [`page_fault`] has page faults, and [`page_origin`] the file and the writers of a bio's pages. [`daemon_span`], [`process_context`]
 //! and [`thread_attributes`] hold what applications publish: daemon spans, process attributes and
 //! thread attributes. [`crash_report`] reports the losses of a crashed tracer. [`span`] is the
 //! exported span. [`fragment`] carries spans by trace, and [`remote_link`] links requests between
@@ -17,6 +17,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
+pub mod async_io;
 pub mod batch;
 pub mod clock;
 pub mod crash_report;

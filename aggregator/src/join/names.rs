@@ -196,6 +196,11 @@ impl NameTable {
         }
     }
 
+    /// Returns the name of a file.
+    pub(super) fn file_named(&mut self, file: FileId) -> Option<Arc<InternedFile>> {
+        self.files.get(&file).cloned()
+    }
+
     fn of_file(&mut self, file: Option<&OpenFile>) -> Option<Arc<InternedFile>> {
         self.files.get(&file?.file).cloned()
     }

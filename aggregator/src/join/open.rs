@@ -11,13 +11,15 @@
 
 use std::sync::Arc;
 
+use blkkin_wire::async_io::AsyncIoEvent;
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
-use blkkin_wire::event::{BioEvent, RequestEvent};
+use blkkin_wire::event::{BioEvent, RequestEvent, Submitter};
 use blkkin_wire::ids::{Source, SpanId};
 use blkkin_wire::page_origin::PageOriginEvent;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::commits::CommitKey;
+use crate::trace::async_io::AsyncIo;
 use crate::trace::id_map::SpanMap;
 use crate::trace::{FragmentKind, Incomplete, Root, Trace};
 
@@ -25,9 +27,11 @@ use crate::trace::{FragmentKind, Incomplete, Root, Trace};
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct OpenTrace {
     pub(super) trace: Trace,
-    /// Bios that the root itself queued and passthrough requests that it sent. The root counts
-    /// these. Bios of stacked devices are not among them.
+    /// Bios that the root itself queued, passthrough requests that it sent, and its submissions of
+    /// asynchronous I/O. The root counts these. Bios of stacked devices are not among them.
     counted: u32,
+    /// Bios that arrived submissions of asynchronous I/O counted and that have not arrived.
+    awaited_bios: u32,
     /// Requests that the trace's bios name as their children and that have not arrived.
     awaited_requests: Vec<SpanId>,
     /// Bios that announce a page origin.
@@ -52,6 +56,7 @@ impl OpenTrace {
         OpenTrace {
             trace,
             counted: 0,
+            awaited_bios: 0,
             awaited_requests: Vec::new(),
             announced_origins: 0,
             awaited_commit: None,
@@ -62,7 +67,7 @@ impl OpenTrace {
     /// Resets the slot for a new trace.
     fn begin(&mut self, source: Source, anchor: ClockAnchor, root: SpanId) {
         self.trace.reset(source, anchor, root);
-        (self.counted, self.announced_origins) = (0, 0);
+        (self.counted, self.awaited_bios, self.announced_origins) = (0, 0, 0);
         self.awaited_requests.clear();
         (self.awaited_commit, self.closed) = (None, ClosedTrace::default());
     }
@@ -98,8 +103,24 @@ impl OpenTrace {
         push(&mut self.trace.requests, request);
     }
 
+    /// Adds a submission of asynchronous I/O. Its bios have nearly always arrived: they end before
+    /// it, but for those of a read-ahead.
+    pub(super) fn add_async_io(&mut self, io: AsyncIo) {
+        let AsyncIoEvent { span, submitter, bios, .. } = io.event;
+        if span != self.trace.root_span {
+            self.counted += u32::from(submitter == Some(self.trace.root_span));
+            // From the end, and no further than needed: they arrived just before.
+            let own = self.trace.bios.iter().rev().filter(|bio| bio.submitter == Submitter::Span(span));
+            self.awaited_bios += bios - own.take(bios as usize).count() as u32;
+        }
+        push(&mut self.trace.async_ios, io);
+    }
+
     fn push_bio(&mut self, bio: BioEvent) {
-        self.counted += u32::from(self.trace.queued_by_root(&bio));
+        self.counted += u32::from(self.trace.counted_by_root(&bio));
+        if self.awaited_bios > 0 && !self.trace.counted_by_root(&bio) && self.trace.queued_by_root(&bio) {
+            self.awaited_bios -= 1;
+        }
         self.announced_origins += u32::from(bio.has_page_origin);
         push(&mut self.trace.bios, bio);
     }
@@ -121,6 +142,7 @@ impl OpenTrace {
         // The root was emitted before: every further part is late, and their number is unknown.
         let late = self.closed.root;
         late || (self.bios_missing() == Some(0)
+            && self.awaited_bios == 0
             && self.awaited_requests.is_empty()
             && self.page_origins_missing() == 0
             && self.awaited_commit.is_none())
@@ -133,7 +155,7 @@ impl OpenTrace {
         }
         Incomplete {
             root,
-            bios: self.bios_missing().unwrap_or(0),
+            bios: self.bios_missing().unwrap_or(0) + self.awaited_bios,
             requests: self.awaited_requests.len() as u32,
             commits: self.awaited_commit.is_some().into(),
             page_origins: self.page_origins_missing(),
@@ -154,6 +176,7 @@ impl OpenTrace {
         let expected = match &self.trace.root {
             Root::Call(call) => call.bios,
             Root::Commit(commit) => commit.bios,
+            Root::AsyncIo => self.trace.root_async_io().map_or(0, |io| io.event.bios),
             Root::Fault(fault) => fault.bios,
             Root::DaemonSpan(_) => 0,
             Root::Kernel => 1,
@@ -343,8 +366,6 @@ impl<'de> Deserialize<'de> for OpenTraces {
 
 #[cfg(test)]
 mod tests {
-    use blkkin_wire::event::Submitter;
-
     use super::*;
     use crate::fixtures;
 

@@ -14,6 +14,8 @@ pub struct JoinStats {
     pub bios: EventStats,
     /// Block requests.
     pub requests: EventStats,
+    /// Submissions of asynchronous I/O.
+    pub async_ios: EventStats,
     /// Journal commits.
     pub commits: EventStats,
     /// Page faults.
@@ -109,11 +111,12 @@ impl JoinStats {
         self.all().iter().map(|event_stats| event_stats.pending).sum()
     }
 
-    fn all(&self) -> [EventStats; 8] {
+    fn all(&self) -> [EventStats; 9] {
         let JoinStats {
             calls,
             bios,
             requests,
+            async_ios,
             commits,
             faults,
             rpc_endpoints,
@@ -121,7 +124,7 @@ impl JoinStats {
             page_origins,
             ..
         } = *self;
-        [calls, bios, requests, commits, faults, rpc_endpoints, daemon_spans, page_origins]
+        [calls, bios, requests, async_ios, commits, faults, rpc_endpoints, daemon_spans, page_origins]
     }
 
     pub(super) fn receive(&mut self, event: &LayerEvent) {
@@ -133,6 +136,7 @@ impl JoinStats {
                 self.bios.receive();
                 self.requests.receive();
             }
+            LayerEvent::AsyncIo(_) => self.async_ios.receive(),
             LayerEvent::Commit(_) => self.commits.receive(),
             LayerEvent::Fault(_) => self.faults.receive(),
             // No trace has them.
@@ -158,7 +162,10 @@ impl JoinStats {
             Root::Commit(_) => self.commits.settle(1, outcome),
             Root::Fault(_) => self.faults.settle(1, outcome),
             Root::DaemonSpan(_) => self.daemon_spans.settle(1, outcome),
-            Root::Kernel | Root::Missing => {}
+            Root::AsyncIo | Root::Kernel | Root::Missing => {}
+        }
+        if !trace.async_ios.is_empty() {
+            self.async_ios.settle(trace.async_ios.len(), outcome);
         }
         self.bios.settle(trace.bios.len(), outcome);
         self.requests.settle(trace.requests.len(), outcome);
@@ -167,9 +174,9 @@ impl JoinStats {
         }
         if !trace.page_origins.is_empty() {
             self.page_origins.settle(trace.page_origins.len(), outcome);
-            if trace.has_only_page_origins() {
-                return;
-            }
+        }
+        if trace.has_only_page_origins() {
+            return;
         }
         if trace.incomplete.is_empty() {
             self.traces_complete += 1;

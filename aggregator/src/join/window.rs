@@ -9,7 +9,8 @@
 //! commit before the calls that waited for it.
 //!
 //! *Kinds at one time*: names, RPC endpoints, requests (also pairs of a bio and a request), bios,
-//! commits, calls, daemon spans, page faults. An event comes before those that may refer to it.
+//! asynchronous I/O and commits, calls, daemon spans, page faults. An event comes before those that may
+//! refer to it.
 //!
 //! *A page origin* has the time at which its bio was queued, and may arrive after the watermark has
 //! passed that time. It leaves with the batch in which it arrives, and the join accepts it then.
@@ -114,6 +115,7 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
         LayerEvent::Request(e) => (5, e.span.0),
         LayerEvent::Pair(e) => (5, e.request.span.0),
         LayerEvent::Bio(e) => (6, e.span.0),
+        LayerEvent::AsyncIo(e) => (7, e.span.0),
         LayerEvent::Commit(e) => (7, e.span.0),
         LayerEvent::Syscall(e) => (8, e.span.0),
         LayerEvent::DaemonSpan(e) => (9, e.span.0),

@@ -57,6 +57,7 @@ use self::io_kind::IoKind;
 use crate::latency::phases::at_device;
 use crate::trace::{Root, Trace};
 
+pub mod async_io;
 pub mod daemon_span;
 mod interval_set;
 pub mod io_kind;
@@ -142,10 +143,14 @@ fn root_time(trace: &Trace, io_kind: IoKind) -> RootTime {
         Root::Call(_) if io_kind == IoKind::NotStorage => RootTime::Unknown,
         Root::Call(call) if call.sleeps == 0 || is_explained(call, trace) => RootTime::FileSystem,
         Root::Commit(_) => RootTime::Journal,
+        Root::AsyncIo if is_explained_submission(trace) => RootTime::FileSystem,
         Root::Fault(fault) if fault.bios > 0 && trace.incomplete.is_empty() => RootTime::FileSystem,
-        Root::Call(_) | Root::DaemonSpan(_) | Root::Fault(_) | Root::Kernel | Root::Missing => {
-            RootTime::Unknown
-        }
+        Root::Call(_)
+        | Root::AsyncIo
+        | Root::DaemonSpan(_)
+        | Root::Fault(_)
+        | Root::Kernel
+        | Root::Missing => RootTime::Unknown,
     }
 }
 
@@ -154,6 +159,11 @@ fn is_explained(call: &SyscallEvent, trace: &Trace) -> bool {
     let all = trace.submitted_by_root() == call.bios as usize;
     let some = call.bios > 0 || !trace.waited_for.is_empty();
     some && all && with_commits(trace).all(|trace| trace.incomplete.is_empty())
+}
+
+/// Returns whether a submission at the root has I/O and none of it is missing.
+fn is_explained_submission(trace: &Trace) -> bool {
+    trace.incomplete.is_empty() && trace.root_async_io().is_some_and(|io| io.event.bios > 0)
 }
 
 #[cfg(test)]

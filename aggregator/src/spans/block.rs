@@ -10,18 +10,19 @@ use blkkin_wire::span::{Span, SpanKind, SpanLink};
 use super::placement::{SpanHeader, SpanPlacement};
 use super::process_tags::process_tags;
 use super::tags::Tags;
-use super::{names, page_origin};
+use super::{async_io, names, page_origin};
 use crate::latency::phases;
 use crate::trace::id_map::SpanMap;
 use crate::trace::page_origins::OriginIndex;
 use crate::trace::{Root, Trace};
 
-/// Adds the spans of a trace's bios and requests.
+/// Adds the spans of a trace's asynchronous I/O, bios and requests.
 pub(super) fn add(placement: &SpanPlacement<'_>, spans: &mut Vec<Span>) {
+    let submissions = async_io::add(placement, spans);
     if placement.trace.bios.is_empty() && placement.trace.requests.is_empty() {
         return;
     }
-    let index = BlockIndex::of(placement);
+    let index = BlockIndex::of(placement, submissions);
     spans.extend(placement.trace.bios.iter().map(|bio| bio_span(placement, &index, bio)));
     spans.extend(placement.trace.requests.iter().map(|request| request_span(placement, &index, request)));
 }
@@ -35,21 +36,25 @@ struct BlockIndex<'a> {
     /// trace was merged into.
     requests: SpanMap<TraceId>,
     origins: OriginIndex<'a>,
+    /// Parents of the bios of each submission of asynchronous I/O.
+    submissions: SpanMap<SpanId>,
 }
 
 impl<'a> BlockIndex<'a> {
-    fn of(placement: &SpanPlacement<'a>) -> Self {
+    fn of(placement: &SpanPlacement<'a>, submissions: SpanMap<SpanId>) -> Self {
         let Trace { bios, requests, merged_into, .. } = placement.trace;
         let merged = merged_into.iter().filter_map(|link| Some((link.request.span, link.trace?)));
         let lower_bios = bios.iter().filter_map(|bio| match bio.submitter {
             Submitter::Span(upper) if upper != placement.trace.root_span => Some((upper, ())),
             Submitter::Span(_) | Submitter::Kernel => None,
         });
+        let lower_bios = lower_bios.filter(|(upper, ())| !submissions.contains_key(upper));
         BlockIndex {
             bios: bios.iter().map(|bio| (bio.span, ())).collect(),
             upper: lower_bios.collect(),
             requests: merged.chain(requests.iter().map(|request| (request.span, placement.id))).collect(),
             origins: OriginIndex::of(placement.trace),
+            submissions,
         }
     }
 }
@@ -57,6 +62,9 @@ impl<'a> BlockIndex<'a> {
 fn bio_span(placement: &SpanPlacement<'_>, index: &BlockIndex<'_>, bio: &BioEvent) -> Span {
     let (parent, evidence) = match bio.submitter {
         Submitter::Kernel => (None, None),
+        Submitter::Span(span) if index.submissions.contains_key(&span) => {
+            (Some(span), Some("exact: it serves the kiocb of this submission"))
+        }
         Submitter::Span(span) if span == placement.trace.root_span => {
             (Some(span), Some(submitted_evidence(placement.trace)))
         }
@@ -68,7 +76,11 @@ fn bio_span(placement: &SpanPlacement<'_>, index: &BlockIndex<'_>, bio: &BioEven
     let kernel_name = page_origin::kernel_bio_name(bio, origin);
     let mut span = placement.span(SpanHeader {
         id: bio.span,
-        parent: if below_root { Some(placement.bio_parent) } else { parent },
+        parent: match parent.and_then(|parent| index.submissions.get(&parent)) {
+            Some(submission) => Some(*submission),
+            None if below_root => Some(placement.bio_parent),
+            None => parent,
+        },
         name: kernel_name.map_or_else(|| bio_name(bio.op.name_for(bio.bytes)), Cow::Borrowed),
         service,
         kind,
@@ -84,7 +96,11 @@ fn bio_span(placement: &SpanPlacement<'_>, index: &BlockIndex<'_>, bio: &BioEven
     }
     let lost = parent.filter(|parent| match below_root {
         true => matches!(placement.trace.root, Root::Missing),
-        false => !index.requests.contains_key(parent) && !index.bios.contains_key(parent),
+        false => {
+            !index.requests.contains_key(parent)
+                && !index.bios.contains_key(parent)
+                && !index.submissions.contains_key(parent)
+        }
     });
     top_tags(placement, parent, lost, &mut tags);
     io_tags(placement, bio.device, bio.sector, bio.bytes, bio.op, &mut tags);
@@ -123,9 +139,10 @@ fn is_served_by_device(index: &BlockIndex<'_>, bio: &BioEvent) -> bool {
 
 /// Returns the evidence of a lower bio's parent.
 fn lower_evidence(index: &BlockIndex<'_>, upper: SpanId) -> &'static str {
-    match index.bios.contains_key(&upper) {
-        true => "exact: the driver's own pointer from this bio to that one",
-        false => "exact: it serves the kiocb that lies in the loop device's request",
+    match (index.bios.contains_key(&upper), index.requests.contains_key(&upper)) {
+        (true, _) => "exact: the driver's own pointer from this bio to that one",
+        (false, true) => "exact: it serves the kiocb that lies in the loop device's request",
+        (false, false) => "exact: it serves a kiocb whose owner's record is missing",
     }
 }
 

@@ -16,6 +16,8 @@
 //! |---|---|---|---|---|
 //! | system call | program | `pwrite64` | client | the call's |
 //! | file system | `ext4` | `write` | server | derived from the call's |
+//! | asynchronous I/O | program | `io_uring read` | client | the submission's |
+//! | its file system | `ext4` | `read` | server | derived from the submission's |
 //! | page fault | program | `page fault` | client | the fault's |
 //! | commit | `jbd2` | `journal commit` | server | the commit's |
 //! | bio | `block` | `bio write` | server | the bio's |
@@ -64,6 +66,7 @@
 //! because the primary was not decided when the bio ended. If the commit is shown in another trace,
 //! a search for the span's id finds it.
 
+mod async_io;
 mod block;
 mod call;
 mod commit;
@@ -87,14 +90,15 @@ use placement::SpanPlacement;
 
 /// Returns the spans of a trace. A commit that another trace shows has none.
 pub fn spans_of(trace: &Trace) -> Vec<Span> {
-    let mut spans = Vec::with_capacity(2 + trace.bios.len() + trace.requests.len());
+    let mut spans =
+        Vec::with_capacity(2 + trace.bios.len() + trace.requests.len() + 2 * trace.async_ios.len());
     match &trace.root {
         Root::Call(call) => call::add(trace, call, &mut spans),
         Root::Commit(_) if trace.shown_in.is_some() => {}
         Root::Commit(commit) => commit::add(&SpanPlacement::of(trace), commit, &mut spans),
         Root::DaemonSpan(operation) => daemon_span::add(&SpanPlacement::of(trace), operation, &mut spans),
         Root::Fault(fault) => fault::add(trace, fault, &mut spans),
-        Root::Kernel | Root::Missing => block::add(&SpanPlacement::of(trace), &mut spans),
+        Root::AsyncIo | Root::Kernel | Root::Missing => block::add(&SpanPlacement::of(trace), &mut spans),
     }
     spans
 }

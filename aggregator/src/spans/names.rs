@@ -9,6 +9,7 @@ use blkkin_wire::ids::{DeviceId, NodeId, SpanId};
 use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 
 use crate::latency::io_kind::has_store;
+use crate::trace::interned_file::InternedFile;
 use crate::trace::{DeviceNames, Names, Trace};
 
 /// The block layer as a service.
@@ -56,7 +57,12 @@ pub(super) fn device(devices: &DeviceNames, device: DeviceId) -> Arc<str> {
 /// Returns the file system that the call used. None for a device file and for a file system without
 /// a store: the service graph would show every program connected to pipes.
 pub(super) fn file_system(names: &Names) -> Option<&Arc<str>> {
-    let file = names.file.as_ref().filter(|file| file.device_file.is_none())?;
+    file_system_of(names.file.as_ref())
+}
+
+/// Returns the file system of a file, likewise.
+pub(super) fn file_system_of(file: Option<&Arc<InternedFile>>) -> Option<&Arc<str>> {
+    let file = file.filter(|file| file.device_file.is_none())?;
     Some(&file.filesystem).filter(|name| !name.is_empty() && has_store(name))
 }
 

@@ -172,7 +172,7 @@ impl TraceMetrics {
                 let stats = self.series_stats(trace, Layer::Call, device, "page fault");
                 stats.record(id, trace.duration(), 0, false);
             }
-            Root::Call(_) | Root::DaemonSpan(_) | Root::Kernel | Root::Missing => {}
+            Root::Call(_) | Root::AsyncIo | Root::DaemonSpan(_) | Root::Kernel | Root::Missing => {}
         }
         for bio in &trace.bios {
             let stats = self.series_stats(trace, Layer::Bio, Some(bio.device), bio.op.name_for(bio.bytes));

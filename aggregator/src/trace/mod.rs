@@ -9,6 +9,7 @@
 //! *Rejected*: a tree of spans as the model. It would fix one presentation, and the report needs
 //! sums over layers and devices.
 
+pub mod async_io;
 pub(crate) mod id_map;
 pub mod interned_file;
 pub mod page_origins;
@@ -30,6 +31,7 @@ use blkkin_wire::process_context::ProcessContextEvent;
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcSide};
 use serde::{Deserialize, Serialize};
 
+use self::async_io::AsyncIo;
 use self::interned_file::InternedFile;
 use self::page_origins::OriginNames;
 
@@ -44,6 +46,8 @@ pub enum Root {
     Call(SyscallEvent),
     /// A daemon span. The calls and further daemon spans of its work are traces of the same id.
     DaemonSpan(Box<DaemonSpanEvent>),
+    /// Asynchronous I/O that no call submitted: the submission with the root's span.
+    AsyncIo,
     /// A journal commit: work of the kernel for the calls that waited for it.
     Commit(CommitEvent),
     /// Work of the kernel itself (write-back, metadata). The first bio is the root or, without one,
@@ -167,6 +171,8 @@ pub struct Trace {
     pub bios: Vec<BioEvent>,
     /// Requests of this trace, by start time, then span.
     pub requests: Vec<RequestEvent>,
+    /// Asynchronous I/O of this trace, by submission time, then span.
+    pub async_ios: Vec<AsyncIo>,
     /// Bios of this trace in requests of other traces, in the order in which they ended.
     pub merged_into: Vec<MergeLink>,
     /// Commits for which the root call waited.
@@ -198,6 +204,7 @@ impl Trace {
             root: Root::Missing,
             bios: Vec::new(),
             requests: Vec::new(),
+            async_ios: Vec::new(),
             merged_into: Vec::new(),
             waited_for: Vec::new(),
             shown_in: None,
@@ -216,6 +223,7 @@ impl Trace {
         self.root = Root::Missing;
         self.bios.clear();
         self.requests.clear();
+        self.async_ios.clear();
         self.merged_into.clear();
         self.waited_for.clear();
         self.shown_in = None;
@@ -244,8 +252,8 @@ impl Trace {
         }
     }
 
-    /// Returns the application's span for which the root call was made or the root page fault
-    /// occurred. It is the root's parent and not among the trace's spans.
+    /// Returns the application's span for which the root call was made or the root page fault occurred. It is the root's parent and
+    /// not among the trace's spans.
     pub fn context(&self) -> Option<&TraceContext> {
         match &self.root {
             Root::Call(call) => call.context.as_deref(),
@@ -273,6 +281,9 @@ impl Trace {
         if self.page_origins.len() > 1 {
             self.page_origins.sort_unstable_by_key(|origin| (origin.time, origin.bio));
         }
+        if self.async_ios.len() > 1 {
+            self.async_ios.sort_unstable_by_key(|io| (io.event.start, io.event.span));
+        }
     }
 
     /// Returns whether it consists of origins of bios that are not in it.
@@ -281,6 +292,7 @@ impl Trace {
             && !self.page_origins.is_empty()
             && self.bios.is_empty()
             && self.requests.is_empty()
+            && self.async_ios.is_empty()
             && self.rpc_endpoints.is_empty()
     }
 
@@ -291,9 +303,11 @@ impl Trace {
             Root::Commit(commit) => commit.start,
             Root::Fault(fault) => fault.begin,
             Root::DaemonSpan(operation) => operation.begin,
+            Root::AsyncIo => self.root_async_io().map(|io| io.event.start).unwrap_or_default(),
             Root::Kernel | Root::Missing => {
                 let bios = self.bios.iter().map(|b| b.queue);
-                bios.chain(self.requests.iter().map(|r| r.start)).min().unwrap_or_default()
+                let async_ios = self.async_ios.iter().map(|io| io.event.start);
+                bios.chain(self.requests.iter().map(|r| r.start)).chain(async_ios).min().unwrap_or_default()
             }
         }
     }
@@ -305,6 +319,7 @@ impl Trace {
             Root::Commit(commit) => commit.end,
             Root::Fault(fault) => fault.end,
             Root::DaemonSpan(operation) => operation.end,
+            Root::AsyncIo => self.root_async_io().map(|io| io.event.end).unwrap_or_default(),
             Root::Kernel | Root::Missing => self.last_end(),
         }
     }
@@ -312,24 +327,21 @@ impl Trace {
     /// Returns the end of the part that ended last.
     pub fn last_end(&self) -> MonotonicNs {
         let bios = self.bios.iter().map(|b| b.end);
-        let parts = bios.chain(self.requests.iter().map(|r| r.complete)).max().unwrap_or_default();
+        let async_ios = self.async_ios.iter().map(|io| io.event.end);
+        let parts =
+            bios.chain(self.requests.iter().map(|r| r.complete)).chain(async_ios).max().unwrap_or_default();
         match &self.root {
             Root::Call(call) => parts.max(call.exit),
             Root::Commit(commit) => parts.max(commit.end),
             Root::Fault(fault) => parts.max(fault.end),
             Root::DaemonSpan(operation) => parts.max(operation.end),
-            Root::Kernel | Root::Missing => parts,
+            Root::AsyncIo | Root::Kernel | Root::Missing => parts,
         }
     }
 
     /// Returns the duration of the root.
-    #[inline]
     pub fn duration(&self) -> DurationNs {
-        // Nearly all traces are calls.
-        match &self.root {
-            Root::Call(call) => call.exit.since(call.enter),
-            _ => self.end().since(self.start()),
-        }
+        self.end().since(self.start())
     }
 
     /// Returns whether the root serves a request of another node. Its trace id is provisional then.

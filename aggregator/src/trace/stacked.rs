@@ -14,13 +14,18 @@ use crate::trace::Trace;
 use crate::trace::id_map::SpanMap;
 
 impl Trace {
-    /// Returns whether the root itself queued the bio. Every other bio is a lower bio of a stacked
-    /// device.
+    /// Returns whether the root or one of its submissions of asynchronous I/O queued the bio. Every
+    /// other bio is a lower bio of a stacked device.
     pub fn queued_by_root(&self, bio: &BioEvent) -> bool {
         match bio.submitter {
             Submitter::Kernel => true,
-            Submitter::Span(span) => span == self.root_span,
+            Submitter::Span(span) => span == self.root_span || self.async_io(span).is_some(),
         }
+    }
+
+    /// Returns whether the root counts the bio: it queued it itself.
+    pub fn counted_by_root(&self, bio: &BioEvent) -> bool {
+        bio.submitter == Submitter::Kernel || bio.submitter == Submitter::Span(self.root_span)
     }
 
     /// Returns whether it is a passthrough request that the root itself sent.
@@ -28,10 +33,12 @@ impl Trace {
         request.op.is_passthrough() && request.parent == Some(self.root_span)
     }
 
-    /// Returns the number of bios that the root queued and passthrough requests that it sent.
+    /// Returns the number of bios that the root queued itself, of passthrough requests that it sent,
+    /// and of its submissions of asynchronous I/O.
     pub fn submitted_by_root(&self) -> usize {
-        let bios = self.bios.iter().filter(|bio| self.queued_by_root(bio)).count();
-        bios + self.requests.iter().filter(|request| self.sent_by_root(request)).count()
+        let bios = self.bios.iter().filter(|bio| self.counted_by_root(bio)).count();
+        let async_ios = self.async_ios.iter().filter(|io| io.event.submitter == Some(self.root_span)).count();
+        bios + async_ios + self.requests.iter().filter(|request| self.sent_by_root(request)).count()
     }
 }
 

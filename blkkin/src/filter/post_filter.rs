@@ -101,7 +101,8 @@ fn has_error(trace: &Trace) -> bool {
     let call = trace.call().is_some_and(
         |call| matches!(call.outcome, SyscallOutcome::Returned(value) if errno_of(value).is_some()),
     );
-    call || trace.bios.iter().any(|bio| !bio.status.is_ok())
+    call || trace.async_ios.iter().any(|io| io.event.errno().is_some())
+        || trace.bios.iter().any(|bio| !bio.status.is_ok())
         || trace.requests.iter().any(|request| !request.status.is_ok())
         || trace.merged_into.iter().any(|carried| !carried.request.status.is_ok())
 }
@@ -114,7 +115,8 @@ fn paths(trace: &Trace) -> impl Iterator<Item = &str> {
     let files = [&trace.names.file, &trace.names.second_file].into_iter().flatten().chain(written_back);
     let files = files.map(|file| &*file.path);
     let arguments = trace.call().into_iter().flat_map(|call| call.paths.iter().flatten()).map(|path| &**path);
-    files.chain(arguments)
+    let of_async_io = trace.async_ios.iter().filter_map(|io| io.file.as_ref()).map(|file| &*file.path);
+    files.chain(arguments).chain(of_async_io)
 }
 
 /// Returns whether the path of one of the trace's files is missing or truncated.

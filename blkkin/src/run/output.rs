@@ -127,7 +127,7 @@ fn json(outcome: &RunOutcome, losses: &Losses) -> Value {
 /// Sums the losses between the kernel hooks and the reader, over the counters of every stage.
 fn losses(outcome: &RunOutcome) -> Losses {
     let (stats, join) = (&outcome.tracer.0, &outcome.join);
-    let kinds = [join.calls, join.bios, join.requests, join.commits];
+    let kinds = [join.calls, join.bios, join.requests, join.async_ios, join.commits];
     Losses {
         batches_missed: join.batches_missed + outcome.bus.waiting().items,
         orphaned: kinds.iter().map(|kind| kind.orphaned).sum(),

@@ -36,6 +36,7 @@ pub(crate) mod task_storage;
 pub(crate) mod terminal;
 pub(crate) mod tools;
 pub(crate) mod ublk;
+pub(crate) mod uring;
 
 /// A process that is killed when dropped.
 pub(crate) struct KillOnDrop(pub(crate) std::process::Child);

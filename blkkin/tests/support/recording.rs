@@ -12,6 +12,7 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_bus::{CAPACITY_DEFAULT, Next, channel};
 use blkkin_tracer::enrich::nbd::NbdStats;
 use blkkin_tracer::{AttachKind, StopSignal, TraceSummary, Tracer, TracerConfig, TracerError};
+use blkkin_wire::async_io::AsyncIoEvent;
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::event::{
     BioEvent, CommitEvent, DirtyEvent, FaultEvent, FileEvent, LayerEvent, RequestEvent, SyscallEvent,
@@ -216,8 +217,11 @@ impl Recording {
         for account in [stats.calls, stats.bios, stats.requests, stats.commits, stats.names, stats.faults] {
             assert!(account.balances(), "{stats:#?}");
         }
+        // The tracer counts submissions of asynchronous I/O as calls.
+        let calls = stats.calls.recorded.saturating_sub(self.join.async_ios.received);
         for (account, received) in [
-            (self.join.calls, stats.calls.recorded),
+            (self.join.calls, calls),
+            (self.join.async_ios, self.async_ios().count() as u64),
             (self.join.bios, stats.bios.recorded),
             (self.join.requests, stats.requests.recorded),
             (self.join.commits, stats.commits.recorded),
@@ -238,6 +242,14 @@ impl Recording {
     /// Returns the calls of this name.
     pub(crate) fn calls_named(&self, name: &str) -> Vec<&SyscallEvent> {
         self.calls().filter(|call| call.call.name() == name).collect()
+    }
+
+    /// Returns the submissions of asynchronous I/O.
+    pub(crate) fn async_ios(&self) -> impl Iterator<Item = &AsyncIoEvent> {
+        self.events.iter().filter_map(|event| match event {
+            LayerEvent::AsyncIo(io) => Some(io),
+            _ => None,
+        })
     }
 
     pub(crate) fn bios(&self) -> impl Iterator<Item = &BioEvent> {

@@ -8,17 +8,20 @@
 use super::device::{self, device_passes};
 use super::in_flight::{self, BIOS, Bio};
 use super::{pages, single_bio, stacked};
+use crate::async_io;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer};
 use crate::runtime::ring;
 use crate::runtime::settings::setting;
 use crate::runtime::table::{self, ClaimCounters};
-use crate::task::{self, page_fault};
+use crate::task::{self, TaskState, page_fault};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::{ORIGIN_ALL, ORIGIN_SYSCALLS, ORIGIN_TASKS, Program, TASK_ACTIVE};
+use blkkin_probe_abi::settings::{
+    ORIGIN_ALL, ORIGIN_SYSCALLS, ORIGIN_TASKS, Program, SyscallShape, TASK_ACTIVE,
+};
 
 /// Operation bits of `bi_opf`, and a write (REQ_OP_WRITE, include/linux/blk_types.h).
 const OP_MASK: u32 = 0xff;
@@ -53,9 +56,14 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     let address = percpu.address(bio);
     // SAFETY: `bio` is of the kind that R reads.
     let (dev, disk) = unsafe { device::devices::<R>(bio) };
+    if !device_passes(dev, disk) {
+        return forget(percpu, address);
+    }
     let origin = setting!(kernel_origin);
+    let shape = state.as_deref().map_or(0, shape_of_open_part);
     // SAFETY: as above.
-    let lower = unsafe { stacked::is_lower_bio::<R>(percpu, bio, span != 0) };
+    let upper = unsafe { stacked::upper::<R>(percpu, bio, shape) };
+    let lower = upper != 0;
     let end_io: Pointer = unsafe { R::read(bio, offset!(bio_end_io)) };
     let rule = pages::rule(percpu.address(end_io));
     let kind = if rule != 0 { pages::find_pages(address, rule as u64) } else { 0 };
@@ -65,20 +73,16 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     let written_back = kind != 0 && writes && origin != ORIGIN_SYSCALLS;
     let wanted =
         span != 0 || lower || origin == ORIGIN_ALL || written_back || (active && origin == ORIGIN_TASKS);
-    if !wanted || !device_passes(dev, disk) {
-        // The end of an earlier bio at this address was missed. Its entry must not match the new
-        // bio.
-        if let Some(left_over) = table::find(&BIOS, address) {
-            table::release(left_over);
-            percpu.count(BIOS_STALE);
-        }
-        return;
+    if !wanted {
+        return forget(percpu, address);
     }
     let counters = ClaimCounters { stale: BIOS_STALE, full: BIOS_UNTRACKED };
     let Some(entry) = table::claim(&BIOS, address, percpu, counters) else { return };
     percpu.count(BIOS_QUEUED);
     if let Some(state) = state {
-        if span != 0 && !lower {
+        // In a call that submits, a bio of a submission that no call has counted yet.
+        let first = upper == async_io::OF_UNCOUNTED && span == percpu.walk.parent;
+        if span != 0 && (!lower || first) {
             state.bios += 1;
         }
     }
@@ -102,6 +106,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         entry.task_version = version;
         entry.request = 0;
         entry.done = 0;
+        entry.iocb = percpu.walk.bios as u32;
         entry.request_part.rq = 0;
         entry.status = 0;
         entry.dev = dev;
@@ -113,6 +118,27 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     if kind != 0 {
         let ids = [own, entry.root];
         entry.flags |= pages::emit(percpu, address, ids, (entry.bytes, writes), entry.queue_ns);
+    }
+}
+
+/// Returns the rules of the system call that the task is inside, or only TRACED inside a page fault or
+/// a commit, which the rules of an earlier call do not concern; 0 for none.
+#[inline(always)]
+fn shape_of_open_part(state: &TaskState) -> u32 {
+    match (state.span, state.span_start_ns) {
+        (0, _) => 0,
+        (_, 0) => state.shape | SyscallShape::TRACED,
+        _ => SyscallShape::TRACED,
+    }
+}
+
+/// Releases the entry of an earlier bio at the address of one that is not recorded: its end was
+/// missed, and its entry must not match the new bio.
+#[inline(always)]
+fn forget(percpu: &mut PerCpuState, address: u64) {
+    if let Some(left_over) = table::find(&BIOS, address) {
+        table::release(left_over);
+        percpu.count(BIOS_STALE);
     }
 }
 
@@ -172,6 +198,10 @@ pub fn end(percpu: &mut PerCpuState, entry: &mut Bio, now: u64) {
         task_version: entry.task_version,
         reserved: [0; 3],
     };
+    let (iocb, parent) = (entry.iocb, entry.parent);
     table::release(entry);
     ring::put(percpu, TAG_BIO, &record);
+    if iocb != 0 {
+        async_io::libaio::end_bio_of_iocb(iocb as u64, parent, now, percpu.slot() as u64);
+    }
 }

@@ -16,6 +16,7 @@
 
 use super::in_flight::{BIOS, Bio, REQUEST_CLAIMS, REQUEST_SETS, REQUESTS};
 use super::new_request::{self, NewRequest};
+use crate::async_io::libaio;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer};
@@ -169,7 +170,11 @@ pub fn end(percpu: &mut PerCpuState, single: SingleBioRequest, status: u32, now:
         task_version: bio.task_version,
         bio_flags: bio.flags | BIO_FIRST,
     };
+    let (iocb, parent) = (bio.iocb, bio.parent);
     table::release(bio_address);
     table::release(bio);
     ring::put(percpu, TAG_BIO_REQUEST, &record);
+    if iocb != 0 {
+        libaio::end_bio_of_iocb(iocb as u64, parent, now, percpu.slot() as u64);
+    }
 }

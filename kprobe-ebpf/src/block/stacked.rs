@@ -15,6 +15,8 @@
 //!   loop device's own request: `struct loop_cmd` follows `struct request`. A direct I/O bio leads
 //!   to its kiocb, and from there the request is one subtraction away.
 //!
+//! - *Asynchronous I/O*: the kiocb of io_uring or libaio is that of a submission (`async_io`).
+//!
 //! The found address is looked up among the I/O in flight: a bio that covers its current sector, or
 //! a request. A path of several steps passes over bios without a hook (the front of a split, a
 //! clone that was mapped and not submitted) until it reaches a traced one.
@@ -32,35 +34,66 @@
 
 use super::in_flight::{self, BIOS, REQUESTS};
 use super::single_bio;
+use crate::async_io;
+use crate::async_io::libaio::submission_of_iocb;
+use crate::file::path::emit_file_record;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
 use crate::runtime::settings::setting;
 use crate::runtime::table;
 use blkkin_probe_abi::layout::ABSENT;
-use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, Program, STEP_TO_BIO, STEP_TO_KIOCB};
+use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, Program, STEP_TO_BIO, STEP_TO_KIOCB, SyscallShape};
 
 /// Maximum steps of a path: crypt on the front of a split has three, and each level of devices
 /// starts at a traced bio.
 const STEPS_MAX: usize = 5;
 
-/// Returns whether `bio` belongs to a traced upper bio or request. It stores that one's span and
-/// root in the slot's `walk`, because the stack of 512 bytes is nearly full at the call.
-/// `in_syscall`: the submitter is inside a system call; then only a path to a bio counts, because a
-/// worker is in no system call.
+/// Returns nonzero if `bio` belongs to a traced upper bio, request or submission (then one of
+/// `async_io`'s `OF_*`). It stores that one's span and root in the slot's `walk`, because the stack
+/// of 512 bytes is nearly full at the call.
+/// `shape`: rules of the system call that the submitter is inside; 0 for none. Inside a call that
+/// submits no asynchronous I/O only a path to a bio counts, because a worker is in no system call.
 ///
 /// # Safety
 /// `bio` is of the kind that `R` reads.
 #[inline(always)]
-pub unsafe fn is_lower_bio<R: KernelRead>(percpu: &mut PerCpuState, bio: Pointer, in_syscall: bool) -> bool {
+pub unsafe fn upper<R: KernelRead>(percpu: &mut PerCpuState, bio: Pointer, shape: u32) -> u64 {
+    let in_syscall = shape != 0 && shape & SyscallShape::SUBMITS == 0;
+    percpu.walk.bios = 0;
     if in_syscall && setting!(stacked) == 0 {
-        return false;
+        return 0;
     }
     // SAFETY: by the contract.
     let (end_io, private): (Pointer, Pointer) =
         unsafe { (R::read(bio, offset!(bio_end_io)), R::read(bio, offset!(bio_private))) };
     let (end_io, private) = (percpu.address(end_io), percpu.address(private));
-    may_have_upper(end_io, in_syscall) && find_upper(percpu.address(bio), end_io, private) != 0
+    let found = match may_have_upper(end_io, in_syscall) {
+        true => find_upper(percpu.address(bio), end_io, private),
+        false => 0,
+    };
+    if found == async_io::OF_UNKNOWN_KIOCB {
+        let submits = shape & SyscallShape::SUBMITS_IOCBS != 0;
+        percpu.walk.budget = 0;
+        let found = if submits { submission_of_iocb(percpu.walk.now) } else { 0 };
+        if percpu.walk.budget != 0 {
+            emit_file_record(percpu.walk.budget, percpu.slot() as u64, 0);
+        }
+        return found;
+    }
+    if found == 0 && !in_syscall && async_io::in_worker() {
+        return find_submission_of_worker(0);
+    }
+    found
+}
+
+/// Finds the submission that the current worker of io_uring executes. A global function, because the
+/// caller has no stack to spare.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn find_submission_of_worker(_unused: u64) -> u64 {
+    let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return 0 };
+    async_io::of_worker(percpu)
 }
 
 /// Returns whether bios with this completion function may have upper I/O.
@@ -96,7 +129,7 @@ pub extern "C" fn find_upper(bio: u64, end_io: u64, private: u64) -> u64 {
             return 0;
         }
         if to == STEP_TO_KIOCB {
-            return loop_request(percpu, address);
+            return of_kiocb(percpu, address);
         }
         // SAFETY: bpf_probe_read_kernel takes any address.
         unsafe {
@@ -144,6 +177,17 @@ fn pointer_step(bio: u64, end_io: u64, private: u64) -> Option<(u32, u64)> {
     None
 }
 
+/// Finds the submission or the loop device's request that a kiocb belongs to.
+#[inline(always)]
+fn of_kiocb(percpu: &mut PerCpuState, kiocb: u64) -> u64 {
+    let of_submission = async_io::of_kiocb(percpu, kiocb);
+    if of_submission != 0 || loop_request(percpu, kiocb) != 0 {
+        return if of_submission != 0 { of_submission } else { async_io::OF_SUBMISSION };
+    }
+    percpu.walk.now = kiocb;
+    async_io::OF_UNKNOWN_KIOCB
+}
+
 /// Finds the loop device's request that contains a kiocb.
 #[inline(always)]
 fn loop_request(percpu: &mut PerCpuState, kiocb: u64) -> u64 {
@@ -158,7 +202,7 @@ fn loop_request(percpu: &mut PerCpuState, kiocb: u64) -> u64 {
     store_upper(percpu, entry.span, entry.root)
 }
 
-/// Stores the result of a path for the caller of [`is_lower_bio`].
+/// Stores the result of a path for the caller of [`upper`].
 #[inline(always)]
 fn store_upper(percpu: &mut PerCpuState, span: u64, root: u64) -> u64 {
     (percpu.walk.span, percpu.walk.parent) = (span, root);

@@ -97,6 +97,28 @@ fn emit_path(percpu: &mut PerCpuState, file: u64, id: &FileId, opened: bool, now
     }
 }
 
+/// Returns whether no path of this file was emitted, and stores that one is: for a caller that calls
+/// [`emit_file_record`] from a place with more stack.
+#[inline(always)]
+pub fn claim(file: u64, id: &FileId) -> bool {
+    let hash = (id.ino ^ (id.generation as u64) << 32 ^ id.dev as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let Some(cached) = EMITTED_PATHS.get_ptr_mut((hash >> 40) as u32 & (EMITTED_PATHS_MAX as u32 - 1)) else {
+        return false;
+    };
+    // SAFETY: an entry of the map; bpf_probe_read_kernel takes any address.
+    unsafe {
+        if setting!(file_paths) == 0 || (*cached).file == *id {
+            return false;
+        }
+        (*cached).file = *id;
+        let dentry: Pointer = ProbeRead::read(file as Pointer, offset!(file_dentry));
+        (*cached).dentry = dentry as u64;
+        (*cached).name_hash = ProbeRead::read(dentry, offset!(dentry_name));
+        (*cached).parent = ProbeRead::read(dentry, offset!(dentry_parent));
+    }
+    true
+}
+
 /// Walks from a `struct file` upwards and writes its record; returns 1 on success. `slot` is the
 /// caller's slot number.
 ///

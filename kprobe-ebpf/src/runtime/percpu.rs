@@ -21,7 +21,7 @@ pub struct PerCpuState {
     slot: u32,
     reserved: u32,
     /// State of `request::walk_bios`; in block_bio_queue's slot the result of
-    /// `stacked::is_lower_bio`.
+    /// `stacked::upper`.
     pub walk: CompletionWalk,
     /// Buffer in which `metadata::emit` builds a task's record.
     pub task: TaskRecord,

@@ -79,6 +79,42 @@ pub fn claim<V, const SETS: usize>(
     None
 }
 
+/// Returns the position of the entry of `address` in the table, from 1; 0 if it has none.
+#[inline(always)]
+pub fn position<V, const SETS: usize>(table: &Array<Set<V>, SETS>, address: u64) -> u32 {
+    let index = set_of(address, SETS);
+    let Some(set) = table.get_ptr_mut(index) else { return 0 };
+    let mut i = 0;
+    while i < WAYS {
+        // SAFETY: a way of a set of the map; keys are read whole.
+        if unsafe { core::ptr::read_volatile(&raw const (*set).ways[i].key) } == address {
+            return index * WAYS as u32 + i as u32 + 1;
+        }
+        i += 1;
+    }
+    0
+}
+
+/// Returns the entry at a position that [`position`] returned, if an object has it.
+#[inline(always)]
+pub fn at<V, const SETS: usize>(table: &Array<Set<V>, SETS>, position: u32) -> Option<&'static mut V> {
+    let index = position.wrapping_sub(1);
+    let set = table.get_ptr_mut(index / WAYS as u32)?;
+    let wanted = index % WAYS as u32;
+    let mut i = 0;
+    while i < WAYS {
+        // SAFETY: as above.
+        unsafe {
+            let way = &raw mut (*set).ways[i];
+            if i as u32 == wanted && core::ptr::read_volatile(&raw const (*way).key) != 0 {
+                return Some(&mut (*way).value);
+            }
+        }
+        i += 1;
+    }
+    None
+}
+
 /// Releases an entry that [`find`] or [`claim`] returned.
 #[inline(always)]
 pub fn release<V>(value: &mut V) {

@@ -13,6 +13,7 @@
 
 mod capture;
 
+use crate::async_io::libaio;
 use crate::block::device::device_passes;
 use crate::runtime::arch;
 use crate::runtime::layout::offset;
@@ -86,6 +87,7 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
     state.context_fault = 0;
     thread_context::read_at_entry(percpu, task, state);
     state.bios = 0;
+    state.iocb = 0;
     // SAFETY: `task` is typed; the clock has no preconditions.
     unsafe {
         state.sleeps = DirectLoad::read::<u64>(task, offset!(task_nvcsw)) as u32;
@@ -132,6 +134,7 @@ pub fn exit<R: KernelRead>(regs: Pointer, ret: impl FnOnce() -> i64) {
     // SAFETY: the clock has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
     let Some(percpu) = PerCpuState::of(Program::SyscallExit) else { return };
+    libaio::finish_submitting(percpu, state);
     finish(percpu, task, state, ret(), now);
     page_writes::end(state);
     state.span = 0;

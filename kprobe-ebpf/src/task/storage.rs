@@ -80,8 +80,8 @@ pub struct TaskState {
     pub open_write: u32,
     /// 1 + `enum wb_reason` of the write-back that this worker runs; 0 for none.
     pub writeback_reason: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Position of the iocb that the open io_submit queues bios for; 0 for none.
+    pub iocb: u32,
     /// Transaction of the open commit.
     pub commit_tid: u32,
     /// Device of the open commit's file system.

@@ -1,8 +1,10 @@
-//! Table of system calls.
+//! Table of system calls and of asynchronous I/O.
 
 use std::collections::BTreeMap;
 
 pub use blkkin_aggregator::latency::io_kind::IoKind;
+use blkkin_aggregator::latency::io_kind::is_storage;
+use blkkin_aggregator::trace::async_io::AsyncIo;
 use blkkin_wire::event::{SyscallEvent, SyscallOutcome};
 use blkkin_wire::syscalls::{SyscallId, errno_of};
 
@@ -17,7 +19,26 @@ pub fn moved_bytes(call: &SyscallEvent) -> u64 {
     }
 }
 
-/// Counters of one system call on one kind of subject.
+/// Subject of a row: a system call, or an operation of asynchronous I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// System call.
+    Call(SyscallId),
+    /// Operation of io_uring or libaio, by name. Its time overlaps with that of calls.
+    AsyncIo(&'static str),
+}
+
+impl Operation {
+    /// Returns the printed name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Call(call) => call.name(),
+            Operation::AsyncIo(name) => name,
+        }
+    }
+}
+
+/// Counters of one operation on one kind of subject.
 #[derive(Clone, Debug, Default)]
 pub struct CallRow {
     /// Durations, one for each call.
@@ -31,23 +52,33 @@ pub struct CallRow {
 /// Rows of all system calls, up to two for each entry of the system call table.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
-    rows: BTreeMap<(IoKind, SyscallId), CallRow>,
+    rows: BTreeMap<(IoKind, Operation), CallRow>,
 }
 
 impl Calls {
     /// Adds the root call of a trace, if it has one.
     pub(crate) fn add<'a>(&mut self, classified: impl Into<ClassifiedTrace<'a>>) {
         let ClassifiedTrace { trace, subject, time } = classified.into();
+        trace.async_ios.iter().for_each(|io| self.add_async_io(io));
         let Some(call) = trace.call() else { return };
-        let row = self.rows.entry((subject, call.call)).or_default();
+        let row = self.rows.entry((subject, Operation::Call(call.call))).or_default();
         row.times.record(time);
         row.errors +=
             u64::from(matches!(call.outcome, SyscallOutcome::Returned(ret) if errno_of(ret).is_some()));
         row.bytes = row.bytes.saturating_add(moved_bytes(call));
     }
 
+    fn add_async_io(&mut self, io: &AsyncIo) {
+        let (event, on_storage) = (&io.event, io.file.as_deref().is_none_or(|file| is_storage(file)));
+        let subject = if on_storage { IoKind::Storage } else { IoKind::NotStorage };
+        let row = self.rows.entry((subject, Operation::AsyncIo(event.operation().name))).or_default();
+        row.times.record(event.end.since(event.start));
+        row.errors += u64::from(event.errno().is_some());
+        row.bytes = row.bytes.saturating_add(event.bytes().unwrap_or(0).into());
+    }
+
     /// Returns the rows of `subject`, ordered by total time, the longest first.
-    pub fn by_time(&self, subject: IoKind) -> Vec<(SyscallId, &CallRow)> {
+    pub fn by_time(&self, subject: IoKind) -> Vec<(Operation, &CallRow)> {
         let rows = self.rows.iter().filter(|((of, _), _)| *of == subject);
         let mut rows: Vec<_> = rows.map(|((_, call), row)| (*call, row)).collect();
         rows.sort_by_key(|(call, row)| (std::cmp::Reverse(row.times.total()), *call));

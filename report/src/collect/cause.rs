@@ -19,7 +19,7 @@ use super::kernel::WorkKind;
 /// Cause of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A recorded system call.
+    /// A recorded system call, or asynchronous I/O.
     Call,
     /// A page fault of a program.
     Fault,
@@ -96,7 +96,7 @@ impl<'a> Causes<'a> {
     /// Creates the causes of a trace. `of_a_command` is true if only one command is traced.
     pub(crate) fn of(trace: &'a Trace, of_a_command: bool) -> Self {
         let of_root = match (&trace.root, WorkKind::of(trace)) {
-            (Root::Call(_) | Root::DaemonSpan(_), _) => Cause::Call,
+            (Root::Call(_) | Root::AsyncIo | Root::DaemonSpan(_), _) => Cause::Call,
             (Root::Fault(_), _) => Cause::Fault,
             (Root::Commit(_), _) => Cause::Journal,
             (Root::Kernel, Some(WorkKind::Metadata)) => Cause::Metadata,

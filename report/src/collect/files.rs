@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use blkkin_aggregator::latency::io_kind::is_storage;
 use blkkin_aggregator::trace::Trace;
+use blkkin_aggregator::trace::async_io::AsyncIo;
 use blkkin_aggregator::trace::interned_file::InternedFile;
+use blkkin_wire::async_io::AsyncDirection;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::syscalls::SyscallClass;
@@ -23,8 +25,10 @@ pub const FILES_MAX: usize = 16_384;
 /// Counters of all calls on one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileRow {
-    /// Number of calls.
+    /// Number of calls and submissions of asynchronous I/O.
     pub calls: u64,
+    /// Submissions among them, whose time overlaps with that of calls.
+    pub submissions: u64,
     /// Bytes transferred.
     pub bytes: ByteCounts,
     /// Total duration.
@@ -50,6 +54,7 @@ impl Files {
     /// Adds the root call of a trace, if it is a storage call on a file.
     pub(crate) fn add<'a>(&mut self, classified: impl Into<ClassifiedTrace<'a>>) {
         let classified = classified.into();
+        classified.trace.async_ios.iter().for_each(|io| self.add_async_io(io));
         let Some(call) = classified.storage_call() else { return };
         if call.call.spec().class == SyscallClass::Transfer {
             return self.add_transfer(classified, call);
@@ -84,6 +89,20 @@ impl Files {
         if let Some(target) = names.second_file.as_deref().filter(|file| is_storage(file)) {
             self.row_or_others(&target.path).merge(&on_target);
         }
+    }
+
+    /// Adds a submission of asynchronous I/O like a call on its file.
+    fn add_async_io(&mut self, io: &AsyncIo) {
+        let Some(file) = io.file.as_deref().filter(|file| is_storage(file)) else { return };
+        let (event, mut row) = (&io.event, FileRow { calls: 1, submissions: 1, ..FileRow::default() });
+        let bytes = u64::from(event.bytes().unwrap_or(0));
+        match event.operation().direction {
+            Some(AsyncDirection::Write) => row.bytes.written = bytes,
+            _ => row.bytes.read = bytes,
+        }
+        row.total = event.end.since(event.start);
+        row.max = row.total;
+        self.row_or_others(&file.path).merge(&row);
     }
 
     /// Returns up to `limit` files, ordered by total time.
@@ -165,6 +184,7 @@ impl FileRow {
 
     fn merge(&mut self, other: &FileRow) {
         self.calls += other.calls;
+        self.submissions += other.submissions;
         self.bytes.add(other.bytes);
         self.total = DurationNs(self.total.0.saturating_add(other.total.0));
         self.max = self.max.max(other.max);
@@ -218,6 +238,7 @@ mod tests {
         files.add(&copy("pipe:[1]", 0o010_600, "/piped"));
         let row = |calls, read, written, time| FileRow {
             calls,
+            submissions: 0,
             bytes: ByteCounts { read, written },
             total: DurationNs(time),
             max: DurationNs(time),

@@ -36,7 +36,7 @@ impl WorkKind {
     /// call waited for.
     pub fn of(trace: &Trace) -> Option<WorkKind> {
         match trace.root {
-            Root::Call(_) | Root::DaemonSpan(_) => None,
+            Root::Call(_) | Root::AsyncIo | Root::DaemonSpan(_) => None,
             Root::Commit(_) => trace.shown_in.is_none().then_some(WorkKind::Commit),
             Root::Missing if trace.kind == FragmentKind::Late => Some(WorkKind::LatePart),
             Root::Missing => Some(WorkKind::RootMissing),

@@ -34,7 +34,7 @@ impl Slowest {
     pub(crate) fn add<'a>(&mut self, classified: impl Into<ClassifiedTrace<'a>>) {
         let classified = classified.into();
         let is_fault = matches!(&classified.trace.root, Root::Fault(fault) if fault.major);
-        if (classified.storage_call().is_none() && !is_fault)
+        if (!classified.is_storage_operation() && !is_fault)
             || self.fastest.is_some_and(|fastest| classified.time < fastest)
         {
             return;

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use blkkin_aggregator::latency::io_kind::is_storage;
+use blkkin_aggregator::trace::async_io::AsyncIo;
 use blkkin_aggregator::trace::interned_file::InternedFile;
 use blkkin_aggregator::trace::stacked::Stacked;
 use blkkin_aggregator::trace::{FragmentKind, Root, Trace};
+use blkkin_wire::async_io::AsyncDirection;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{Captured, ContextSource, RequestEvent, SyscallEvent, SyscallOutcome, TraceContext};
 use blkkin_wire::syscalls::{SyscallClass, SyscallId};
@@ -67,6 +69,8 @@ pub struct Totals {
     pub calls_with_context: u64,
     /// System calls with a thread context that the program samples.
     pub calls_sampled_by_program: u64,
+    /// Submissions of asynchronous I/O.
+    pub async_ios: u64,
     /// Journal commits.
     pub commits: u64,
     /// Page faults that read or waited for a read.
@@ -122,12 +126,14 @@ impl Totals {
                 self.calls_sampled_by_program += u64::from(trace.is_sampled_by_application());
                 self.add_call(call, classified);
             }
+            Root::AsyncIo => {}
             Root::Commit(_) => self.commits += 1,
             Root::Kernel => self.kernel += 1,
             Root::Fault(_) => self.faults += 1,
             Root::DaemonSpan(_) => self.daemon_spans += u64::from(trace.kind == FragmentKind::First),
             Root::Missing => {}
         }
+        trace.async_ios.iter().for_each(|io| self.add_async_io(io));
         self.bios += trace.bios.len() as u64;
         let stacked = Stacked::of(trace);
         trace.requests.iter().for_each(|request| self.add_request(request, &stacked));
@@ -155,6 +161,21 @@ impl Totals {
         self.by_calls.add(ByteCounts { read: count(reads), written: count(writes) });
         if self.slowest.is_none_or(|(_, slowest)| classified.time > slowest) {
             self.slowest = Some((call.call, classified.time));
+        }
+    }
+
+    fn add_async_io(&mut self, io: &AsyncIo) {
+        self.async_ios += 1;
+        let bytes = u64::from(io.event.bytes().unwrap_or(0));
+        match io
+            .event
+            .operation()
+            .direction
+            .filter(|_| io.file.as_deref().is_none_or(|file| is_storage(file)))
+        {
+            Some(AsyncDirection::Read) => self.by_calls.add(ByteCounts { read: bytes, written: 0 }),
+            Some(AsyncDirection::Write) => self.by_calls.add(ByteCounts { read: 0, written: bytes }),
+            None => {}
         }
     }
 

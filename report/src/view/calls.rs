@@ -1,10 +1,9 @@
 //! Section: system calls by total time.
 
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::syscalls::SyscallId;
 
 use super::{note, size, time, title};
-use crate::collect::calls::{CallRow, IoKind};
+use crate::collect::calls::{CallRow, IoKind, Operation};
 use crate::report::Report;
 use crate::text::line::Line;
 use crate::text::style::Ink;
@@ -30,7 +29,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     lines
 }
 
-fn table(rows: &[(SyscallId, &CallRow)], total_time: u64) -> Table {
+fn table(rows: &[(Operation, &CallRow)], total_time: u64) -> Table {
     let mut table = Table::new(vec![
         Column::name("call"),
         Column::number("count"),
@@ -43,10 +42,10 @@ fn table(rows: &[(SyscallId, &CallRow)], total_time: u64) -> Table {
         Column::number("total").droppable(1),
         Column::number("share"),
     ]);
-    for (call, row) in rows {
+    for (operation, row) in rows {
         let times = &row.times;
         let cells = vec![
-            call.name().to_owned(),
+            operation.name().to_owned(),
             count(times.count()),
             if row.errors == 0 { units::NONE.to_owned() } else { count(row.errors) },
             size(row.bytes),
@@ -55,14 +54,22 @@ fn table(rows: &[(SyscallId, &CallRow)], total_time: u64) -> Table {
             time(times.quantile(0.99)),
             time(times.max()),
             units::duration(times.total()),
-            units::share(times.total().0, total_time),
+            // The total is that of calls, which asynchronous I/O overlaps.
+            match operation {
+                Operation::Call(_) => units::share(times.total().0, total_time),
+                Operation::AsyncIo(_) => units::NONE.to_owned(),
+            },
         ];
-        table.push(Row::new(cells, Ink::Plain).with_bar(times.total().0, total_time));
+        let row = Row::new(cells, Ink::Plain);
+        table.push(match operation {
+            Operation::Call(_) => row.with_bar(times.total().0, total_time),
+            Operation::AsyncIo(_) => row,
+        });
     }
     table.without_empty(&["errors", "bytes"])
 }
 
-fn more(rest: &[(SyscallId, &CallRow)], columns: usize) -> Vec<Line> {
+fn more(rest: &[(Operation, &CallRow)], columns: usize) -> Vec<Line> {
     if rest.is_empty() {
         return Vec::new();
     }
@@ -94,7 +101,7 @@ fn streams(report: &Report, columns: usize) -> Vec<Line> {
     note(&text, columns)
 }
 
-fn sums(rows: &[(SyscallId, &CallRow)]) -> (u64, DurationNs) {
+fn sums(rows: &[(Operation, &CallRow)]) -> (u64, DurationNs) {
     let calls = rows.iter().map(|(_, row)| row.times.count()).sum();
     (calls, DurationNs(rows.iter().fold(0, |sum, (_, row)| sum.saturating_add(row.times.total().0))))
 }

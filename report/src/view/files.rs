@@ -27,9 +27,8 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("share"),
     ]);
     for (path, row) in &rows {
-        table.push(
-            Row::new(cells(sanitize(path), row, total_time), Ink::Plain).with_bar(row.total.0, total_time),
-        );
+        let bar = if row.submissions == 0 { row.total.0 } else { 0 };
+        table.push(Row::new(cells(sanitize(path), row, total_time), Ink::Plain).with_bar(bar, total_time));
     }
     let mut lines = title("files", "", columns);
     lines.extend(table.lines(columns));
@@ -45,7 +44,8 @@ fn cells(path: String, row: &FileRow, total_time: u64) -> Vec<String> {
         size(row.bytes.written),
         units::duration(row.max),
         units::duration(row.total),
-        units::share(row.total.0, total_time),
+        // The total is that of calls, which asynchronous I/O overlaps.
+        if row.submissions == 0 { units::share(row.total.0, total_time) } else { units::NONE.to_owned() },
     ]
 }
 

@@ -9,6 +9,7 @@ use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter
 use blkkin_wire::ids::{DeviceId, SpanId};
 
 use self::selection::{BIOS_SHOWN, BioSelection, select};
+use super::async_io;
 use super::bar::{Fill, Segment};
 use super::page_origin;
 use super::row::{Row, RowGroup};
@@ -21,7 +22,8 @@ pub mod selection;
 /// `names_of` is the trace with the devices' names.
 pub(super) fn groups(names_of: &Trace, trace: &Trace, depth: usize) -> Vec<RowGroup> {
     let lower_bios = lower_bios(trace);
-    let several = !lower_bios.is_empty() || devices(names_of).len() > 1;
+    let stacked = trace.bios.iter().any(|bio| !trace.queued_by_root(bio));
+    let several = stacked || devices(names_of).len() > 1;
     let name =
         |device| if several { format!(" {}", device_name(names_of, trace, device)) } else { String::new() };
     let origins = OriginIndex::of(trace);
@@ -32,6 +34,9 @@ pub(super) fn groups(names_of: &Trace, trace: &Trace, depth: usize) -> Vec<RowGr
         .map(|bio| bio_group(bio, trace, (&selection.merged, &lower_bios, &origins), depth, &name))
         .collect();
     groups.extend(more_bios(&selection, trace, depth));
+    groups.extend(async_io::groups(trace, depth, |io| {
+        lower_bio_rows(io, trace, (&lower_bios, &origins), depth + 1, &name)
+    }));
     let bios: BTreeSet<SpanId> = trace.bios.iter().map(|bio| bio.span).collect();
     let is_recorded = |span: SpanId| bios.contains(&span);
     let without_bio: Vec<&RequestEvent> =
@@ -43,12 +48,15 @@ pub(super) fn groups(names_of: &Trace, trace: &Trace, depth: usize) -> Vec<RowGr
 /// Bios by the bio or request of their trace that submitted them.
 type Bios<'a> = BTreeMap<SpanId, Vec<&'a BioEvent>>;
 
-/// Returns the bios on lower devices, by the bio or request that submitted them.
+/// Returns the bios of asynchronous I/O and those on lower devices, by the submission, bio or
+/// request that submitted them.
 fn lower_bios(trace: &Trace) -> Bios<'_> {
     let requests = trace.requests.iter().map(|request| request.span);
-    let parents: BTreeSet<SpanId> = trace.bios.iter().map(|bio| bio.span).chain(requests).collect();
+    let async_ios = trace.async_ios.iter().map(|io| io.event.span);
+    let parents = trace.bios.iter().map(|bio| bio.span).chain(requests).chain(async_ios);
+    let parents: BTreeSet<SpanId> = parents.collect();
     let mut lower_bios = Bios::new();
-    for bio in trace.bios.iter().filter(|bio| !trace.queued_by_root(bio)) {
+    for bio in trace.bios.iter().filter(|bio| !trace.counted_by_root(bio)) {
         if let Submitter::Span(parent) = bio.submitter
             && parents.contains(&parent)
         {

@@ -6,6 +6,7 @@ use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{Captured, FaultEvent, SyscallEvent, SyscallOutcome};
 use blkkin_wire::syscalls::{Arch, Invocation};
 
+use super::async_io;
 use super::draw::MARGIN;
 use crate::collect::files;
 use crate::text::line::{Line, sanitize, width};
@@ -36,6 +37,13 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
         }
     } else if let Root::Fault(fault) = &trace.root {
         lines.extend(fault_lines(first, trace, fault, columns));
+    } else if let Some(io) = trace.root_async_io() {
+        first.push(async_io::label(&io.event), Ink::Bold);
+        lines.push(first);
+        if let Some(file) = &io.file {
+            let path = format!("on {}", sanitize(&file.path));
+            lines.push(indented(&shorten::path(&path, columns.saturating_sub(MARGIN)), Ink::Plain));
+        }
     }
     // Readers search other tools for the trace id, so it is never cut.
     let task = task_and_start(trace, started);

@@ -1,10 +1,11 @@
-//! Rows of a waterfall: the call, the file system's own time, bios with their requests, and commits
-//! with theirs.
+//! Rows of a waterfall: the call, the file system's own time, asynchronous I/O and bios with their
+//! requests, and commits with theirs.
 
 use blkkin_aggregator::latency::Breakdown;
 use blkkin_aggregator::trace::{Root, Trace, WaitLink};
 use blkkin_wire::clock::MonotonicNs;
 
+use super::async_io;
 use super::bar::{Fill, Segment, Window};
 use super::block::{groups, requests};
 use super::row::{Row, RowGroup, mark_within};
@@ -47,6 +48,7 @@ pub fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<Row> {
 pub(super) fn root_label(trace: &Trace) -> String {
     match &trace.root {
         Root::Call(call) => call.call.name().to_owned(),
+        Root::AsyncIo => trace.root_async_io().map_or_else(String::new, |io| async_io::label(&io.event)),
         Root::Commit(commit) => format!("journal commit {}", commit.tid),
         Root::Fault(_) => "page fault".to_owned(),
         Root::Kernel => "kernel".to_owned(),

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use blkkin_probe_abi::layout::{ABSENT, Layout};
 
 use crate::attach::btf::Btf;
-use crate::attach::probes::{AttachKind, FAULT_PROBES, Hook, Need, PROBES, Probe};
+use crate::attach::probes::{ASYNC_PROBES, AttachKind, FAULT_PROBES, Hook, Need, PROBES, Probe};
 use crate::attach::req_op::{self, ReqOpTable};
 use crate::attach::stacked_layouts::{self, PointerPath};
 use crate::attach::tracepoint_equivalents::{self, Equivalent};
@@ -153,6 +153,25 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("folio_flags", &["folio.flags"]),
     // Renamed in 6.16.
     ("folio_nr_pages", &["folio._nr_pages", "folio._folio_nr_pages"]),
+    ("io_kiocb_opcode", &["io_kiocb.opcode"]),
+    // 32 bits, 64 since 6.10; the lowest ones are those of the sqe.
+    ("io_kiocb_flags", &["io_kiocb.flags"]),
+    ("io_kiocb_user_data", &["io_kiocb.cqe.user_data"]),
+    ("io_kiocb_result", &["io_kiocb.cqe.res"]),
+    // Shares its place with the flags of the completion.
+    ("io_kiocb_fd", &["io_kiocb.cqe.fd"]),
+    ("io_kiocb_file", &["io_kiocb.file"]),
+    ("io_kiocb_ctx", &["io_kiocb.ctx"]),
+    ("io_kiocb_work", &["io_kiocb.work"]),
+    ("io_ring_flags", &["io_ring_ctx.flags"]),
+    ("io_rw_pos", &["io_rw.kiocb.ki_pos"]),
+    ("io_rw_len", &["io_rw.len"]),
+    ("task_worker", &["task_struct.worker_private"]),
+    ("io_worker_work", &["io_worker.cur_work"]),
+    ("aio_obj", &["aio_kiocb.ki_res.obj"]),
+    ("aio_data", &["aio_kiocb.ki_res.data"]),
+    ("aio_pos", &["aio_kiocb.rw.ki_pos"]),
+    ("aio_file", &["aio_kiocb.ki_filp"]),
     ("ext4_vfs_inode", &["ext4_inode_info.vfs_inode"]),
     ("ext4_sync_tid", &["ext4_inode_info.i_sync_tid"]),
     ("ext4_datasync_tid", &["ext4_inode_info.i_datasync_tid"]),
@@ -192,8 +211,8 @@ pub struct KernelTypes {
     pub(crate) operations: ReqOpTable,
     /// Pointer paths from bios to what they were issued for.
     pub(crate) paths: Vec<PointerPath>,
-    /// Tracepoints of [`PROBES`] and [`FAULT_PROBES`] that the kernel has. Those of modules are not
-    /// included.
+    /// Tracepoints of [`PROBES`], [`FAULT_PROBES`] and [`ASYNC_PROBES`] that the kernel has. Those of
+    /// modules are not included.
     tracepoints: HashSet<&'static str>,
     /// Equivalent functions that the kernel has.
     functions: HashSet<&'static str>,
@@ -266,7 +285,8 @@ pub fn resolve() -> Result<KernelTypes, TracerError> {
         .collect();
     let btf = Btf::parse(&bytes, |name| wanted.contains(name) || name.starts_with(TRACEPOINT))
         .ok_or_else(|| TracerError::NoBtf { reason: "it cannot be parsed".to_owned() })?;
-    let names = PROBES.iter().chain(FAULT_PROBES).flat_map(Probe::hooks).map(|hook| hook.tracepoint);
+    let probes = PROBES.iter().chain(FAULT_PROBES).chain(ASYNC_PROBES);
+    let names = probes.flat_map(Probe::hooks).map(|hook| hook.tracepoint);
     let tracepoints = names.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
     let functions = tracepoint_equivalents::function_names().filter(|name| btf.has(name)).collect();
     let edges = stacked_layouts::resolve(&btf);

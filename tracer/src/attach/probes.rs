@@ -329,6 +329,46 @@ pub const DIRTY_PROBES: &[Probe] = &[probe(
     "pages that stores into mappings made dirty",
 )];
 
+/// Probes of io_uring. Attached where io_uring_enter or io_submit is traced.
+pub const ASYNC_PROBES: &[Probe] = &[
+    probe(
+        "async_complete",
+        "asynchronous I/O",
+        "io_uring_complete",
+        "async_complete",
+        Need::Optional,
+        &["io_kiocb_result", "io_kiocb_file", "file_inode", "inode_ino", "sb_dev"],
+        "when a request of io_uring completed, and its result",
+    ),
+    probe(
+        "async_queue",
+        "asynchronous I/O",
+        "io_uring_queue_async_work",
+        "async_queue",
+        Need::Optional,
+        &[],
+        "requests of io_uring that a worker executes",
+    ),
+    probe(
+        "async_submit",
+        "asynchronous I/O",
+        "io_uring_submit_req",
+        "async_submit",
+        Need::Optional,
+        &[
+            "io_kiocb_opcode",
+            "io_kiocb_flags",
+            "io_kiocb_user_data",
+            "io_kiocb_fd",
+            "io_kiocb_ctx",
+            "io_ring_flags",
+        ],
+        "the requests of io_uring, and their bios",
+    )
+    // 6.3 renamed it (2ad57931db64).
+    .with_fallback("io_uring_submit_sqe", "async_submit_sqe"),
+];
+
 /// Probes of NBD clients. Attached only with `--nbd`, and only by kinds that use tracepoints.
 pub const NBD_PROBES: &[Probe] = &[
     probe(

@@ -8,11 +8,11 @@ use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::context::ContextHead;
 use blkkin_probe_abi::fault::{DirtyRecord, FaultRecord, TAG_DIRTY, TAG_FAULT};
 use blkkin_probe_abi::record::{
-    BioPagesRecord, BioRecord, BioRequestRecord, CommitRecord, FILE_PATH_MAX, FileRecord, Header,
-    NbdReplyRecord, NbdRequestRecord, NbdRetransmitRecord, PATH_ARG_MAX, RequestRecord,
-    SYSCALL_HAS_ATTRIBUTES, SYSCALL_HAS_CONTEXT, SYSCALL_HAS_SECOND, SecondFile, SyscallRecord, TAG_BIO,
-    TAG_BIO_PAGES, TAG_BIO_REQUEST, TAG_COMMIT, TAG_FILE, TAG_NBD_REPLY, TAG_NBD_REQUEST, TAG_NBD_RETRANSMIT,
-    TAG_REQUEST, TAG_SYSCALL, TAG_TASK, TAG_USDT, TaskRecord,
+    AsyncIoRecord, BioPagesRecord, BioRecord, BioRequestRecord, CommitRecord, FILE_PATH_MAX, FileRecord,
+    Header, NbdReplyRecord, NbdRequestRecord, NbdRetransmitRecord, PATH_ARG_MAX, RequestRecord,
+    SYSCALL_HAS_ATTRIBUTES, SYSCALL_HAS_CONTEXT, SYSCALL_HAS_SECOND, SecondFile, SyscallRecord, TAG_ASYNC_IO,
+    TAG_BIO, TAG_BIO_PAGES, TAG_BIO_REQUEST, TAG_COMMIT, TAG_FILE, TAG_NBD_REPLY, TAG_NBD_REQUEST,
+    TAG_NBD_RETRANSMIT, TAG_REQUEST, TAG_SYSCALL, TAG_TASK, TAG_USDT, TaskRecord,
 };
 use blkkin_probe_abi::usdt::{USDT_HAS_TEXT, USDT_TEXT_MAX, UsdtRecord};
 use thiserror::Error;
@@ -28,6 +28,8 @@ pub enum Record<'a> {
     Request(&'a RequestRecord),
     /// A bio and the request that contains only it.
     BioRequest(&'a BioRequestRecord),
+    /// Asynchronous I/O.
+    AsyncIo(&'a AsyncIoRecord),
     /// A journal commit.
     Commit(&'a CommitRecord),
     /// A task.
@@ -109,6 +111,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, DecodeError> {
         TAG_BIO => fixed(bytes, TAG_BIO).map(Record::Bio),
         TAG_REQUEST => fixed(bytes, TAG_REQUEST).map(Record::Request),
         TAG_BIO_REQUEST => fixed(bytes, TAG_BIO_REQUEST).map(Record::BioRequest),
+        TAG_ASYNC_IO => fixed(bytes, TAG_ASYNC_IO).map(Record::AsyncIo),
         TAG_COMMIT => fixed(bytes, TAG_COMMIT).map(Record::Commit),
         TAG_TASK => fixed(bytes, TAG_TASK).map(Record::Task),
         TAG_FILE => file(bytes),

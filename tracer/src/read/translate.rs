@@ -17,6 +17,7 @@ use blkkin_wire::thread_attributes::{ThreadAttribute, ThreadAttributes};
 use crate::attach::req_op::ReqOpTable;
 use crate::read::decode::{self, Record};
 
+mod async_io;
 pub(crate) mod in_flight;
 pub(crate) mod nbd;
 mod page_fault;
@@ -35,6 +36,9 @@ pub fn append(record: Record<'_>, operations: &ReqOpTable, events: &mut Vec<Laye
         Record::Request(record) => push_in_place(events, || LayerEvent::Request(request(record, operations))),
         Record::BioRequest(record) => {
             push_in_place(events, || LayerEvent::Pair(bio_request(record, operations)))
+        }
+        Record::AsyncIo(record) => {
+            push_in_place(events, || LayerEvent::AsyncIo(async_io::event(record)));
         }
         Record::Commit(record) => push_in_place(events, || LayerEvent::Commit(commit(record))),
         Record::Task(record) => push_in_place(events, || LayerEvent::Task(task(record))),

@@ -2,6 +2,7 @@
 
 use blkkin_probe_abi::counters as slot;
 use blkkin_probe_abi::record as raw;
+use blkkin_wire::async_io::AsyncIoOutcome;
 use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::crash_report::RecordCounts;
 use blkkin_wire::event::{Captured, LayerEvent, SyscallOutcome};
@@ -10,6 +11,8 @@ use blkkin_wire::event::{Captured, LayerEvent, SyscallOutcome};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DecodeStats {
     by_tag: [u64; slot::TAGS],
+    /// Records of asynchronous I/O, whose tag has no slot in `by_tag`.
+    async_ios: u64,
     incomplete: u64,
     files_truncated: u64,
     faults: u64,
@@ -37,7 +40,11 @@ impl DecodeStats {
         if let Some(count) = self.by_tag.get_mut(usize::from(tag)) {
             *count += 1;
         }
+        self.async_ios += u64::from(tag == raw::TAG_ASYNC_IO);
         match events.last() {
+            Some(LayerEvent::AsyncIo(io)) => {
+                self.incomplete += u64::from(io.outcome == AsyncIoOutcome::NoEnd);
+            }
             Some(LayerEvent::Syscall(call)) => {
                 self.incomplete += u64::from(call.outcome == SyscallOutcome::NoExit)
             }
@@ -65,14 +72,20 @@ pub fn reconcile(
             dropped: sum(&|tag| kernel[slot::DROPPED + tag]),
         }
     };
+    let calls = stats(&[raw::TAG_SYSCALL]);
     SourceStats {
-        calls: stats(&[raw::TAG_SYSCALL]),
+        // A submission of asynchronous I/O counts as a call: it replaces one.
+        calls: RecordStats {
+            fired: calls.fired + kernel[slot::ASYNC_FIRED],
+            recorded: calls.recorded + recorded.async_ios,
+            dropped: calls.dropped + kernel[slot::ASYNC_DROPPED],
+        },
         bios: stats(&[raw::TAG_BIO, raw::TAG_BIO_REQUEST]),
         requests: stats(&[raw::TAG_REQUEST, raw::TAG_BIO_REQUEST]),
         commits: stats(&[raw::TAG_COMMIT]),
         names: stats(&[raw::TAG_TASK, raw::TAG_FILE]),
-        calls_entered: kernel[slot::SYSCALLS_ENTERED],
-        calls_filtered: kernel[slot::SYSCALLS_FILTERED],
+        calls_entered: kernel[slot::SYSCALLS_ENTERED] + kernel[slot::ASYNC_SUBMITTED],
+        calls_filtered: kernel[slot::SYSCALLS_FILTERED] + kernel[slot::ASYNC_FILTERED],
         calls_incomplete: recorded.incomplete,
         calls_truncated: kernel[slot::SYSCALLS_TRUNCATED],
         files_truncated: recorded.files_truncated,
@@ -81,7 +94,10 @@ pub fn reconcile(
         requests_started: kernel[slot::REQUESTS_STARTED].saturating_sub(kernel[slot::REQUESTS_MERGED]),
         requests_merged: kernel[slot::REQUESTS_MERGED],
         ends_missed: kernel[slot::BIOS_STALE] + kernel[slot::REQUESTS_STALE],
-        untracked: kernel[slot::BIOS_UNTRACKED] + kernel[slot::REQUESTS_UNTRACKED],
+        untracked: [slot::BIOS_UNTRACKED, slot::REQUESTS_UNTRACKED, slot::ASYNC_UNTRACKED]
+            .iter()
+            .map(|counter| kernel[*counter])
+            .sum(),
         tasks_missed: kernel[slot::TASKS_MISSED],
         recursion_misses,
         malformed: recorded.malformed,

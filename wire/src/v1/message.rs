@@ -32,6 +32,8 @@ pub(super) struct EventBatchHeader {
     pub(super) process_context_events: Vec<Unread>,
     #[prost(message, optional, tag = "31")]
     pub(super) page_origin_events: Option<PageOriginHeader>,
+    #[prost(message, optional, tag = "32")]
+    pub(super) async_io_events: Option<AsyncIoHeader>,
     #[prost(message, tag = "33")]
     pub(super) fault_events: Option<FaultEvents>,
 }
@@ -41,6 +43,13 @@ pub(super) struct EventBatchHeader {
 pub(super) struct PageOriginHeader {
     #[prost(uint32, repeated, tag = "1")]
     pub(super) before: Vec<u32>,
+}
+
+/// Column of [`AsyncIoEvents`] that has a value for each event.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AsyncIoHeader {
+    #[prost(uint32, repeated, tag = "3")]
+    pub(super) flags: Vec<u32>,
 }
 
 /// Message whose content is skipped.

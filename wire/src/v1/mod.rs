@@ -35,6 +35,7 @@
 //! dependency in each consumer), a private format without a schema (we would have to write each
 //! consumer), zstd inside the record (Kafka compresses, and every client decompresses).
 
+mod async_io;
 mod block;
 mod column;
 mod columns;

@@ -2,6 +2,7 @@
 
 use prost::Message;
 
+use super::async_io::AsyncIoReader;
 use super::block::BlockReader;
 use super::column::{Column, Delta};
 use super::commit::CommitReader;
@@ -67,9 +68,13 @@ fn events(
     let (mut events, mut calls_unknown) = (Vec::new(), 0);
     let none = message::PageOriginEvents::default();
     let origins = PageOriginReader::new(message.page_origin_events.as_ref().unwrap_or(&none));
+    let none = message::AsyncIoEvents::default();
+    let async_ios = AsyncIoReader::new(message.async_io_events.as_ref().unwrap_or(&none));
     let none = message::FaultEvents::default();
     let faults = FaultReader::new(message.fault_events.as_ref().unwrap_or(&none));
-    let mut outside = OutsideKinds::new(message, origins, faults);
+    let processes = ProcessContextReader::new(&message.process_context_events);
+    let mut outside =
+        OutsideKinds { processes, origins, async_ios, faults, processes_read: 0, origins_read: 0 };
     for (before, kind) in message.kinds.iter().enumerate() {
         outside.up_to(before, calls_unknown, tables, &mut events)?;
         let time = MonotonicNs(last.decode(*times.next()?));
@@ -110,21 +115,20 @@ fn events(
 }
 
 /// Readers of the events that are not in `kinds`. Each knows how many events precede its next one: a
-/// process context counts those in `kinds`, a page origin also process contexts, and a page fault all.
+/// process context counts those in `kinds`, a page origin also process contexts, asynchronous I/O also
+/// page origins, and a page fault all.
 struct OutsideKinds<'a> {
     processes: ProcessContextReader<'a>,
     origins: PageOriginReader<'a>,
+    async_ios: AsyncIoReader<'a>,
     faults: FaultReader<'a>,
     /// Number of process contexts so far.
     processes_read: usize,
+    /// Number of page origins so far.
+    origins_read: usize,
 }
 
-impl<'a> OutsideKinds<'a> {
-    fn new(message: &'a message::EventBatch, origins: PageOriginReader<'a>, faults: FaultReader<'a>) -> Self {
-        let processes = ProcessContextReader::new(&message.process_context_events);
-        OutsideKinds { processes, origins, faults, processes_read: 0 }
-    }
-
+impl OutsideKinds<'_> {
     /// Appends the events that precede or follow directly after the first `before` of `kinds`.
     fn up_to(
         &mut self,
@@ -135,21 +139,26 @@ impl<'a> OutsideKinds<'a> {
     ) -> Result<(), Malformed> {
         loop {
             let all = events.len() + calls_unknown as usize;
+            let before_origin = before + self.processes_read;
             if self.faults.next_if_due(all, tables, events)?
-                || self.origins.next_if_due(before + self.processes_read, tables, events)?
+                || self.async_ios.next_if_due(before_origin + self.origins_read, tables, events)?
             {
                 continue;
             }
-            if !self.processes.next_if_due(before, tables, events)? {
+            if self.origins.next_if_due(before_origin, tables, events)? {
+                self.origins_read += 1;
+            } else if self.processes.next_if_due(before, tables, events)? {
+                self.processes_read += 1;
+            } else {
                 return Ok(());
             }
-            self.processes_read += 1;
         }
     }
 
     fn end(&mut self) -> Result<(), Malformed> {
         self.processes.end()?;
         self.origins.end()?;
+        self.async_ios.end()?;
         self.faults.end()
     }
 }

@@ -10,6 +10,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
+use crate::async_io::{AsyncDescriptor, AsyncInterface, AsyncIoEvent, AsyncIoOutcome};
 use crate::batch::{EventBatch, RecordStats, SourceStats};
 use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use crate::crash_report::{CrashedRun, LossReport, RecordCounts};

@@ -3,6 +3,7 @@
 use prost::Message;
 
 use super::VERSION;
+use super::async_io::AsyncIoWriter;
 use super::block::{BioWriter, RequestWriter};
 use super::column::Delta;
 use super::commit::CommitWriter;
@@ -31,8 +32,8 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     let (mut commits, mut names) = (CommitWriter::default(), NameWriter::default());
     let (mut endpoints, mut daemon_spans) = (RpcEndpointWriter::default(), DaemonSpanWriter::default());
     let (mut process_events, mut page_origins) = (Vec::new(), PageOriginWriter::default());
-    let mut faults = FaultWriter::default();
-    let mut written = 0;
+    let (mut async_ios, mut faults) = (AsyncIoWriter::default(), FaultWriter::default());
+    let (mut origins_written, mut written) = (0, 0);
     for event in &batch.events {
         // Dirty pages stay on the node.
         written += usize::from(!matches!(event, LayerEvent::Dirty(_)));
@@ -78,12 +79,18 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
                 daemon_spans.put(span, &mut tables);
                 Kind::DaemonSpan
             }
+            LayerEvent::AsyncIo(io) => {
+                let before = kinds.len() + process_events.len() + origins_written;
+                async_ios.put(io, before, &mut tables);
+                continue;
+            }
             LayerEvent::ProcessContext(process) => {
                 process_events.push(process_context::write(process, kinds.len(), &mut tables));
                 continue;
             }
             LayerEvent::PageOrigin(origin) => {
                 page_origins.put(origin, kinds.len() + process_events.len(), &mut tables);
+                origins_written += 1;
                 continue;
             }
             LayerEvent::Fault(fault) => {
@@ -135,6 +142,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         process_context_events: process_events,
         thread_attributes,
         page_origin_events: page_origins.end(),
+        async_io_events: async_ios.end(),
         fault_events: faults.end(),
     };
     message.encode_to_vec()

@@ -44,6 +44,8 @@ const ALL_OTHER: &[Attach] = &[RawTp, Fentry, Kprobe];
 pub(super) const EVERYWHERE: &[Suite] = &[
     suite("kernels", "", Disk::Virtio),
     suite("attach", "", Disk::Loop),
+    suite("async_io", "", Disk::Loop),
+    suite("async_io", "polled", Disk::Null),
     suite("device", "", Disk::Virtio),
     suite("writeback", "ext4", Disk::Loop),
     suite("names", "container", Disk::Virtio),

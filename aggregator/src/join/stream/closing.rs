@@ -148,5 +148,7 @@ impl Stream {
 fn names_of_orphan(names: &mut NameTable, trace: &Trace) -> Names {
     let bio = trace.bios.iter().min_by_key(|bio| (bio.queue, bio.span)).map(|bio| bio.task);
     let request = || trace.requests.iter().min_by_key(|r| (r.start, r.span)).map(|r| r.task);
-    bio.or_else(request).map(|task| names.of_task(task)).unwrap_or_default()
+    let async_io =
+        || trace.async_ios.iter().min_by_key(|io| (io.event.start, io.event.span)).map(|io| io.event.task);
+    bio.or_else(request).or_else(async_io).map(|task| names.of_task(task)).unwrap_or_default()
 }

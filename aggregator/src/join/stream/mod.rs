@@ -11,6 +11,7 @@
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
+use blkkin_wire::async_io::AsyncIoEvent;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::daemon_span::DaemonSpanEvent;
@@ -29,6 +30,7 @@ use super::names::{NameTable, TaskUpdate};
 use super::open::{ClosedTrace, OpenTraces, Slot};
 use super::sink::StatsSink;
 use super::window::Window;
+use crate::trace::async_io::AsyncIo;
 use crate::trace::id_map::PassThrough;
 use crate::trace::{MergeLink, Names, Root, Trace, WaitLink};
 
@@ -176,6 +178,7 @@ impl Stream {
             LayerEvent::Bio(bio) => self.bio(bio, sink),
             LayerEvent::Request(request) => self.request(request, sink),
             LayerEvent::Pair(pair) => self.pair(pair, sink),
+            LayerEvent::AsyncIo(io) => self.async_io(io, sink),
             LayerEvent::Commit(commit) => self.commit(commit, sink),
             LayerEvent::Fault(fault) => self.fault(fault, sink),
             LayerEvent::Dirty(_) => {}
@@ -276,6 +279,18 @@ impl Stream {
         let open = self.open.get(slot);
         self.names.of_page_origin(&origin, &mut open.trace.origin_names);
         open.add_page_origin(origin);
+        self.close_if_complete(slot, sink);
+    }
+
+    fn async_io(&mut self, event: AsyncIoEvent, sink: &mut StatsSink<'_>) {
+        let file = event.file.and_then(|file| self.names.file_named(file));
+        let slot = self.slot(event.root(), sink);
+        let open = self.open.get(slot);
+        if event.submitter.is_none() {
+            (open.trace.root, open.trace.names) = (Root::AsyncIo, self.names.of_task(event.task));
+            open.trace.names.file = file.clone();
+        }
+        open.add_async_io(AsyncIo { event, file });
         self.close_if_complete(slot, sink);
     }
 

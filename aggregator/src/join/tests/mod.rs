@@ -1,5 +1,6 @@
 //! Tests of the join's public interface: events in, traces out.
 
+mod async_io;
 mod bounds;
 mod clones;
 mod commit;

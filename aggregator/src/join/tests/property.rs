@@ -63,7 +63,7 @@ fn faults(world: &World, out: &[Trace]) -> Vec<String> {
                 }
                 Some(operation.span)
             }
-            Root::Kernel | Root::Missing => None,
+            Root::AsyncIo | Root::Kernel | Root::Missing => None,
         };
         for span in spans.chain(root) {
             if !seen.insert(span) {

@@ -50,7 +50,7 @@ impl UnrelatedCommits {
             }
             // A page fault of a traced task is a bio; a request alone belongs to an untraced bio.
             Root::Kernel => trace.bios.is_empty() || is_write_back_of_others(trace),
-            Root::Call(_) | Root::DaemonSpan(_) | Root::Fault(_) | Root::Missing => false,
+            Root::Call(_) | Root::AsyncIo | Root::DaemonSpan(_) | Root::Fault(_) | Root::Missing => false,
         }
     }
 

@@ -121,9 +121,10 @@ pub(super) fn assemble(outcome: &StageOutcome<AssembleStage>) -> String {
     line
 }
 
-fn kinds(stats: &JoinStats) -> [&EventStats; 7] {
-    let JoinStats { calls, bios, requests, commits, faults, rpc_endpoints, page_origins, .. } = stats;
-    [calls, bios, requests, commits, faults, rpc_endpoints, page_origins]
+fn kinds(stats: &JoinStats) -> [&EventStats; 8] {
+    let JoinStats { calls, bios, requests, async_ios, commits, faults, rpc_endpoints, page_origins, .. } =
+        stats;
+    [calls, bios, requests, async_ios, commits, faults, rpc_endpoints, page_origins]
 }
 
 fn append_common(line: &mut String, gone: u64, oversize: u64) {

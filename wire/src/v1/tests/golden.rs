@@ -670,6 +670,48 @@ fn with_faults() -> EventBatch {
     batch
 }
 
+/// Returns the sample batch with asynchronous I/O at the start, between others and at the end: one
+/// by a call, one by a poll thread whose end was not seen, and an iocb. `golden/async-io-v1.bin`
+/// holds it.
+fn with_async_io() -> EventBatch {
+    let mut batch = with_process_contexts();
+    let task = TaskRef { id: TaskId(0x6a09_e667_f3bc_c908), version: 1 };
+    let times = [MonotonicNs(5_000_000_000), MonotonicNs(5_000_090_000)];
+    let read = AsyncIoEvent {
+        user_data: 0xdead_beef_0000_0001,
+        file: Some(FileId { device: DeviceId { major: 259, minor: 2 }, ino: 1_234, generation: 77 }),
+        descriptor: Some(AsyncDescriptor::Registered(3)),
+        offset: Some(1 << 40),
+        queued: Some(MonotonicNs(5_000_001_000)),
+        bios: 2,
+        ..AsyncIoEvent::bare(SpanId(0x1234_5678_9abc_def0), Some(SpanId(0x3c6e_f372_fe94_f82b)), task, times)
+    };
+    let polled = AsyncIoEvent {
+        span: SpanId(0x2234_5678_9abc_def0),
+        submitter: None,
+        outcome: AsyncIoOutcome::NoEnd,
+        ring_flags: 3,
+        sqe_flags: 4,
+        offset: Some(-1),
+        length: None,
+        ..read
+    };
+    let iocb = AsyncIoEvent {
+        span: SpanId(0x3234_5678_9abc_def0),
+        interface: AsyncInterface::Libaio,
+        opcode: 1,
+        outcome: AsyncIoOutcome::Ended,
+        descriptor: Some(AsyncDescriptor::Descriptor(-1)),
+        file: None,
+        queued: None,
+        ..read
+    };
+    batch.events.insert(0, LayerEvent::AsyncIo(read));
+    batch.events.insert(4, LayerEvent::AsyncIo(polled));
+    batch.events.push(LayerEvent::AsyncIo(iocb));
+    batch
+}
+
 #[test]
 fn page_origin_bytes_are_stable() {
     assert_golden("page-origin-v1", &with_page_origins());
@@ -707,6 +749,11 @@ fn invalid_page_origins_are_rejected() {
 #[test]
 fn page_fault_bytes_are_stable() {
     assert_golden("fault-v1", &with_faults());
+}
+
+#[test]
+fn async_io_bytes_are_stable() {
+    assert_golden("async-io-v1", &with_async_io());
 }
 
 /// A reader with the older schema skips the field, and no other field counts it.
@@ -777,4 +824,22 @@ fn an_origin_of_random_write_back_is_short() {
     let bytes = encode(&batch).len() - encode(&EventBatch { events: Vec::new(), ..batch.clone() }).len();
     assert!(bytes / batch.events.len() <= 32, "{bytes} bytes");
     assert_eq!(decode(&encode(&batch)).unwrap().batch, batch);
+}
+
+/// A reader with the older schema skips the field, and no other field counts it.
+#[test]
+fn reader_without_async_io_reads_other_events() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_async_io()).as_slice()).unwrap();
+    message.async_io_events = None;
+    assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, with_process_contexts());
+}
+
+#[test]
+fn async_io_after_the_end_is_rejected() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_async_io()).as_slice()).unwrap();
+    message.async_io_events.as_mut().unwrap().before[1] = 99;
+    let rejected = Malformed::Value { column: "AsyncIoEvents.before", value: 99 };
+    assert_eq!(decode(&message.encode_to_vec()), Err(rejected));
 }

@@ -1,0 +1,240 @@
+//! Asynchronous I/O: each submission of io_uring is a span, from its submission to its completion,
+//! with its bios below it.
+//!
+//! *Witness*: the program's own log of the numbers that it gave its submissions, of their offsets,
+//! and of its clock around them; the offset is also the block's content, and the sector of the bio.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints what it recorded"
+)]
+
+mod common;
+mod support;
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+
+use blkkin_aggregator::spans;
+use blkkin_aggregator::trace::Root;
+use blkkin_tracer::TracerConfig;
+use blkkin_wire::async_io::{AsyncDescriptor, AsyncIoEvent, AsyncIoOutcome};
+use blkkin_wire::event::{BioEvent, Submitter};
+use blkkin_wire::ids::SpanId;
+
+use support::disk::Disk;
+use support::gated_process::GatedProcess;
+use support::missed_ends::until_complete;
+use support::recording::{Recording, record};
+use support::uring::{Mode, Submission, can_poll, read_log, write_and_read};
+use support::{needs, or_skip};
+
+const DEPTH: u64 = 4;
+const DISK: u64 = 500 * DEPTH * 4096;
+
+/// Returns the number of calls with `DEPTH` writes, and as many with reads. A guest is emulated, and
+/// slow.
+fn batches() -> u64 {
+    if std::env::var_os("BLKKIN_GUEST").is_some() { 50 } else { 500 }
+}
+
+/// Returns the number of submissions of a run.
+fn all() -> u64 {
+    2 * batches() * DEPTH
+}
+
+#[test]
+fn requests_of_a_call_are_its_children() {
+    needs!("losetup");
+    let (recording, log) = or_skip!(run(Mode::Plain, DEPTH));
+    let calls: HashMap<SpanId, _> =
+        recording.calls_named("io_uring_enter").iter().map(|call| (call.span, *call)).collect();
+    for io in recording.async_ios() {
+        let call = calls[&io.submitter.unwrap()];
+        assert!(call.enter < io.start && io.start < call.exit && io.end < call.exit, "{io:#?} {call:#?}");
+        assert!(matches!(io.descriptor, Some(AsyncDescriptor::Descriptor(_))), "{io:#?}");
+        assert!(io.queued.is_none() && io.ring_flags & 0b11 == 0, "{io:#?}");
+    }
+    assert_eq!(log.len() as u64, all());
+}
+
+/// A call with one request: the program's clock brackets the call, so it is a bound of the latency.
+#[test]
+fn the_latency_is_that_of_the_program() {
+    needs!("losetup");
+    let (recording, log) = or_skip!(run(Mode::Plain, 1));
+    let own: HashMap<u64, Submission> = log.iter().map(|entry| (entry.user_data, *entry)).collect();
+    let mut differences: Vec<u64> = recording
+        .async_ios()
+        .map(|io| {
+            let own = own[&io.user_data];
+            assert!(own.before_ns < io.start.0 && io.end.0 < own.after_ns, "{io:#?} {own:?}");
+            (own.after_ns - own.before_ns) - io.end.since(io.start).0
+        })
+        .collect();
+    differences.sort_unstable();
+    let median = differences[differences.len() / 2];
+    println!("median difference to the program's clock: {median} ns of {} submissions", differences.len());
+    // Emulated, a system call alone takes longer.
+    let limit = if std::env::var_os("BLKKIN_GUEST").is_some() { 500_000 } else { 5_000 };
+    assert!(median < limit, "{median} ns");
+}
+
+#[test]
+fn requests_of_a_poll_thread_are_roots() {
+    needs!("losetup");
+    let (recording, _) = or_skip!(run(Mode::Sqpoll, DEPTH));
+    for io in recording.async_ios() {
+        assert!(io.submitter.is_none() && io.is_submitted_by_poll_thread(), "{io:#?}");
+    }
+    let roots = recording.traces.iter().filter(|trace| matches!(trace.root, Root::AsyncIo));
+    let mut spans_of_roots = 0;
+    for trace in roots {
+        let spans = spans::spans_of(trace);
+        assert!(spans[0].parent.is_none() && spans[0].name.starts_with("io_uring "), "{spans:#?}");
+        assert_eq!(spans[1].parent, Some(spans[0].id), "{spans:#?}");
+        spans_of_roots += 1;
+    }
+    assert_eq!(spans_of_roots, all());
+}
+
+#[test]
+fn requests_of_workers_are_children_of_their_call() {
+    needs!("losetup");
+    let (recording, _) = or_skip!(run(Mode::Worker, DEPTH));
+    let tasks: HashMap<_, _> = recording.tasks().map(|task| (task.task.id, task)).collect();
+    let workers = recording.bios().filter(|bio| tasks[&bio.task.id].comm.starts_with("iou-wrk-")).count();
+    println!("{workers} bios by workers");
+    assert!(workers > 0);
+    let queued = recording.async_ios().filter(|io| io.queued.is_some()).count() as u64;
+    assert_eq!(queued, all());
+}
+
+#[test]
+fn linked_requests_are_seen_once_each() {
+    needs!("losetup");
+    let (recording, _) = or_skip!(run(Mode::Linked, DEPTH));
+    let linked = recording.async_ios().filter(|io| io.is_linked()).count() as u64;
+    assert_eq!(linked, all() / DEPTH * (DEPTH - 1));
+}
+
+#[test]
+fn registered_files_and_buffers_are_known() {
+    needs!("losetup");
+    let (recording, _) = or_skip!(run(Mode::Registered, DEPTH));
+    for io in recording.async_ios() {
+        assert_eq!(io.descriptor, Some(AsyncDescriptor::Registered(0)), "{io:#?}");
+        assert!(io.operation().name.ends_with("_fixed"), "{io:#?}");
+    }
+}
+
+/// Records the program of this mode, and compares each submission with the program's log.
+fn run(mode: Mode, depth: u64) -> Result<(Recording, Vec<Submission>), String> {
+    let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    if !["", "0", "1"].contains(&disabled.trim()) {
+        return Err("this kernel's io_uring is switched off".to_owned());
+    }
+    let disk = Disk::raw(DISK)?;
+    let log = disk.file("log");
+    let recording = until_complete(|| {
+        let mut process =
+            GatedProcess::new(|| write_and_read(disk.node(), mode, all() / 2 / depth, depth, &log));
+        record(&TracerConfig::default(), &mut [&mut process])
+    });
+    let log = read_log(&log);
+    assert_each_once(&recording, &log);
+    assert_bios(&recording, &disk);
+    Ok((recording, log))
+}
+
+/// Asserts that each submission of the program is one event, within the program's own times.
+fn assert_each_once(recording: &Recording, log: &[Submission]) {
+    let mut events: HashMap<u64, &AsyncIoEvent> = HashMap::new();
+    for io in recording.async_ios() {
+        assert!(events.insert(io.user_data, io).is_none(), "seen twice: {io:#?}");
+    }
+    assert_eq!((events.len() as u64, log.len() as u64), (all(), all()));
+    let mut spans = HashSet::new();
+    for own in log {
+        let io = events[&own.user_data];
+        assert_eq!(io.offset, Some(own.offset as i64), "{io:#?}");
+        assert_eq!((io.length, io.outcome), (Some(4096), AsyncIoOutcome::Returned(4096)), "{io:#?}");
+        assert!(io.operation().name.contains(if own.is_write { "write" } else { "read" }), "{io:#?}");
+        assert!(
+            own.before_ns < io.start.0 && io.start < io.end && io.end.0 < own.after_ns,
+            "{io:#?} {own:?}"
+        );
+        assert!(io.file.is_some() && spans.insert(io.span), "{io:#?}");
+    }
+    let in_traces: usize = recording.traces.iter().map(|trace| trace.async_ios.len()).sum();
+    assert_eq!(in_traces as u64, all());
+}
+
+/// Asserts that each bio is below the submission of its block, and each submission has its bios.
+fn assert_bios(recording: &Recording, disk: &Disk) {
+    let events: HashMap<SpanId, &AsyncIoEvent> = recording.async_ios().map(|io| (io.span, io)).collect();
+    let mut counts: HashMap<SpanId, u32> = HashMap::new();
+    let device = disk.device();
+    let bios: Vec<&BioEvent> = recording.bios().filter(|bio| bio.device == device).collect();
+    for bio in &bios {
+        let Submitter::Span(submitter) = bio.submitter else { panic!("{bio:#?}") };
+        let io = events[&submitter];
+        assert_eq!(bio.root, io.root(), "{bio:#?} {io:#?}");
+        assert_eq!(Some((bio.sector.0 * 512) as i64), io.offset, "{bio:#?} {io:#?}");
+        assert!(io.start <= bio.queue && bio.end <= io.end, "{bio:#?} {io:#?}");
+        *counts.entry(submitter).or_default() += 1;
+    }
+    println!("{} bios of {} submissions", bios.len(), events.len());
+    assert!(events.values().all(|io| counts.get(&io.span) == Some(&io.bios)));
+}
+
+#[test]
+fn polled_requests_are_known() {
+    needs!("losetup");
+    let disk = or_skip!(Disk::raw(DISK));
+    if !can_poll(disk.node()) {
+        support::skip!("this device cannot be polled for completions");
+    }
+    drop(disk);
+    let (recording, _) = or_skip!(run(Mode::Polled, DEPTH));
+    assert!(recording.async_ios().all(AsyncIoEvent::is_polled));
+}
+
+/// Iocbs of libaio, one and several in a call: from the first bio to the end of the last one.
+#[test]
+fn iocbs_of_libaio_are_children_of_their_call() {
+    const BYTES: usize = 4096;
+    needs!("losetup");
+    for depth in [1, 16] {
+        let disk = or_skip!(Disk::raw(DISK));
+        let calls = batches() as usize / depth;
+        let recording = until_complete(|| {
+            let mut process = GatedProcess::new(|| read_iocbs(&disk, depth, calls, BYTES));
+            record(&TracerConfig::default(), &mut [&mut process])
+        });
+        let offsets: HashSet<i64> = recording.async_ios().map(|io| io.offset.unwrap()).collect();
+        assert_eq!((offsets.len(), recording.async_ios().count()), (depth * calls, depth * calls));
+        for io in recording.async_ios() {
+            assert_eq!(io.operation().name, "libaio pread", "{io:#?}");
+            assert_eq!((io.outcome, io.length), (AsyncIoOutcome::Ended, Some(BYTES as u32)), "{io:#?}");
+            assert!(io.file.is_some() && io.bios == 1, "{io:#?}");
+        }
+        for call in recording.calls_named("io_submit") {
+            let own = recording.async_ios().filter(|io| io.submitter == Some(call.span));
+            assert_eq!((own.count(), call.bios as usize), (depth, depth));
+        }
+        assert_bios(&recording, &disk);
+    }
+}
+
+fn read_iocbs(disk: &Disk, depth: usize, calls: usize, bytes: usize) -> i32 {
+    let device = support::direct::open(disk.node());
+    let mut aio = support::aio::Aio::new(depth);
+    for call in 0..calls {
+        let offset = |slot: usize| ((call * depth + slot) * 7 % (calls * depth) * bytes) as u64;
+        aio.read(&device, &(0..depth).map(offset).collect::<Vec<_>>(), bytes);
+        aio.wait(depth, bytes);
+    }
+    0
+}

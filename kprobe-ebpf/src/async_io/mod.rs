@@ -1,0 +1,151 @@
+//! Asynchronous I/O: each submission to io_uring or libaio is a span, from its submission to its
+//! completion, and the parent of its bios.
+//!
+//! *In*: io_uring's tracepoints (`uring`), the bios of io_submit (`libaio`), and any bio whose kiocb
+//! or worker is that of a submission. *Out*: one record at the completion.
+//!
+//! *Identity*: a submission is known by the address of its kiocb, which is also the address of the
+//! `io_kiocb` or `aio_kiocb` around it. A direct I/O bio leads to its kiocb (`block::stacked`),
+//! whichever task submits it: the caller, the poll thread of the ring, a worker, or the task work of
+//! another call. A bio of the page cache has no kiocb. In a worker of io_uring it belongs to the
+//! request that the worker executes ([`of_worker`]). In the caller itself it stays a child of the
+//! call, because no record shows which request of a chain the kernel is issuing.
+//!
+//! *Why the match is exact*: the entry also has the address of the ring (or of the program's iocb),
+//! and the memory at the kiocb must refer to it. So an entry whose completion was missed does not match
+//! another object at its address.
+//!
+//! *Counts*: the call counts a submission like a bio of its own, so that a reader knows when the
+//! trace is complete; the submission counts its bios.
+//!
+//! *Rejected*: bios matched by file and offset. Two reads of one block may be in flight together.
+
+pub mod libaio;
+pub mod uring;
+
+use crate::runtime::layout::offset;
+use crate::runtime::percpu::PerCpuState;
+use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
+use crate::runtime::ring;
+use crate::runtime::settings::setting;
+use crate::runtime::table;
+use crate::task;
+use aya_ebpf::btf_maps::Array;
+use aya_ebpf::helpers::generated::bpf_ringbuf_submit;
+use aya_ebpf::macros::btf_map;
+use blkkin_probe_abi::counters::*;
+pub use blkkin_probe_abi::in_flight::{ASYNC_SETS, AsyncIo, Set};
+use blkkin_probe_abi::layout::ABSENT;
+use blkkin_probe_abi::record::*;
+
+#[btf_map]
+pub static SUBMISSIONS: Array<Set<AsyncIo>, ASYNC_SETS> = Array::new();
+
+/// The bio belongs to a submission.
+pub const OF_SUBMISSION: u64 = 1;
+/// The bio is the first one of a submission that its call has not counted yet.
+pub const OF_UNCOUNTED: u64 = 2;
+/// The bio has a kiocb that no record explains; its address is in the slot's walk.
+pub const OF_UNKNOWN_KIOCB: u64 = 3;
+
+/// Task flag of an io_uring worker (include/linux/sched.h).
+const PF_IO_WORKER: u32 = 0x0000_0010;
+
+/// Stores span and root of the io_uring request whose kiocb is at this address in the slot's walk, for the
+/// caller of `stacked::upper`, and counts the bio. Returns 0 if there is none.
+#[inline(always)]
+pub fn of_kiocb(percpu: &mut PerCpuState, kiocb: u64) -> u64 {
+    let Some(entry) = table::find(&SUBMISSIONS, kiocb) else { return 0 };
+    if entry.interface != ASYNC_IO_URING
+        || percpu.read(kiocb as Pointer, offset!(io_kiocb_ctx)) != entry.context
+    {
+        return 0;
+    }
+    (percpu.walk.span, percpu.walk.parent) = (entry.span, entry.root);
+    entry.bios += 1;
+    if entry.bios == 1 && setting!(block_only) != 0 { OF_UNCOUNTED } else { OF_SUBMISSION }
+}
+
+/// Returns whether the current task is a worker of io_uring that may execute a traced request.
+#[inline(always)]
+pub fn in_worker() -> bool {
+    if setting!(async_io) == 0 || offset!(task_worker) == ABSENT || offset!(io_worker_work) == ABSENT {
+        return false;
+    }
+    // SAFETY: the current task is typed.
+    unsafe { DirectLoad::read::<u32>(task::current(), offset!(task_flags)) & PF_IO_WORKER != 0 }
+}
+
+/// Finds the submission that the current worker of io_uring executes, as [`of_kiocb`] does:
+/// `task->worker_private` is its `struct io_worker`, whose `cur_work` is part of the request while
+/// the worker executes it (io_assign_current_work, io_uring/io-wq.c).
+#[inline(always)]
+pub fn of_worker(percpu: &mut PerCpuState) -> u64 {
+    // SAFETY: the current task is typed; the rest is read by bpf_probe_read_kernel.
+    unsafe {
+        let worker: Pointer = DirectLoad::read(task::current(), offset!(task_worker));
+        let worker = percpu.address(worker);
+        if worker == 0 {
+            return 0;
+        }
+        let work = ProbeRead::read::<u64>(worker as Pointer, offset!(io_worker_work));
+        if work == 0 {
+            return 0;
+        }
+        of_kiocb(percpu, work.wrapping_sub(offset!(io_kiocb_work) as u64))
+    }
+}
+
+/// Writes the record of a submission and releases its entry. The record is built in the ring: some
+/// callers have no stack for it (Linux 6.1 sums the stacks of nested calls).
+#[inline(always)]
+fn end(percpu: &mut PerCpuState, entry: &mut AsyncIo, now: u64) {
+    if setting!(block_only) != 0 && entry.bios == 0 {
+        table::release(entry);
+        percpu.count(ASYNC_FILTERED);
+        return;
+    }
+    percpu.count(ASYNC_FIRED);
+    let Some(record) = ring::reserve::<AsyncIoRecord>() else {
+        table::release(entry);
+        percpu.count(ASYNC_DROPPED);
+        return;
+    };
+    // SAFETY: the room has the size of the record, and each of its words is written.
+    unsafe {
+        macro_rules! put {
+            ($($field:ident $(. $part:ident)?: $value:expr,)*) => {
+                $((&raw mut (*record).$field $(.$part)?).write_volatile($value);)*
+            };
+        }
+        put! {
+            header.tag: TAG_ASYNC_IO,
+            header.reserved: 0,
+            header.flags: entry.flags,
+            header.len: size_of::<AsyncIoRecord>() as u32,
+            header.time_ns: now,
+            span: entry.span,
+            parent: entry.parent,
+            task: entry.task,
+            start_ns: entry.start_ns,
+            queued_ns: entry.queued_ns,
+            user_data: entry.user_data,
+            offset: entry.offset,
+            file.dev: entry.file.dev,
+            file.generation: entry.file.generation,
+            file.ino: entry.file.ino,
+            length: entry.length,
+            result: entry.result,
+            fd: entry.fd,
+            bios: entry.bios,
+            ring_flags: entry.ring_flags,
+            task_version: entry.task_version,
+            opcode: entry.opcode,
+            sqe_flags: entry.sqe_flags,
+        }
+        // The interface and the zeros behind it are one word.
+        (&raw mut (*record).interface).cast::<u64>().write_volatile(entry.interface as u64);
+        table::release(entry);
+        bpf_ringbuf_submit(record.cast(), ring::NO_WAKEUP);
+    }
+}

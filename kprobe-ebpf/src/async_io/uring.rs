@@ -1,0 +1,149 @@
+//! Requests of io_uring: from the submission queue entry that the kernel accepted to the completion
+//! queue entry that it posts last.
+//!
+//! *In*: io_uring_submit_req (io_uring_submit_sqe before 6.3), io_uring_queue_async_work and
+//! io_uring_complete. *Out*: an entry of `SUBMISSIONS`, and its record at the completion.
+//!
+//! At the submission the kernel has prepared the request: operation, offset and length are in it,
+//! but not yet the file, which the kernel looks up when it issues the request. At the completion the
+//! request still owns its file.
+//!
+//! *Completions without a request*: io_uring_complete passes NULL for the intermediate entries of a
+//! multishot request. The request itself comes with its last entry.
+//!
+//! *An end that is not seen*: a request that asked for no entry on success (IOSQE_CQE_SKIP_SUCCESS),
+//! and, since 6.2, one whose entry did not fit into the queue. When the kernel uses its memory for
+//! another request, its record is written with ASYNC_NO_END.
+
+use super::{AsyncIo, SUBMISSIONS, end};
+use crate::file::{self, path};
+use crate::runtime::layout::offset;
+use crate::runtime::percpu::PerCpuState;
+use crate::runtime::read::{KernelRead, Pointer};
+use crate::runtime::settings::setting;
+use crate::runtime::table::{self, ClaimCounters};
+use crate::task::{self, TaskState};
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::layout::ABSENT;
+use blkkin_probe_abi::record::*;
+use blkkin_probe_abi::settings::{Program, TASK_ACTIVE};
+
+/// `IOSQE_FIXED_FILE` (include/uapi/linux/io_uring.h).
+const IOSQE_FIXED_FILE: u8 = 1;
+/// The flags of an sqe are the lowest bits of a request's flags (`REQ_F_FIXED_FILE_BIT` and the
+/// following ones, include/linux/io_uring_types.h).
+const SQE_FLAGS: u32 = 0x7f;
+/// Operations whose request is a `struct io_rw`: READV, WRITEV, READ_FIXED, WRITE_FIXED, READ, WRITE,
+/// READ_MULTISHOT, READV_FIXED, WRITEV_FIXED.
+const READ_WRITE: u64 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 22 | 1 << 23 | 1 << 49 | 1 << 60 | 1 << 61;
+
+/// Handles io_uring_submit_req(req).
+#[inline(always)]
+pub fn submit<R: KernelRead>(req: Pointer) {
+    // SAFETY: `req` is of the kind that R reads.
+    let opcode: u8 = unsafe { R::read(req, offset!(io_kiocb_opcode)) };
+    if opcode >= 64 || setting!(async_operations) >> opcode & 1 == 0 {
+        return;
+    }
+    let Some(percpu) = PerCpuState::of(Program::AsyncSubmit) else { return };
+    let Some(state) = task::submitter(percpu, Program::AsyncSubmit) else { return };
+    if state.flags & TASK_ACTIVE == 0 {
+        return;
+    }
+    let address = percpu.address(req);
+    if let Some(unfinished) = table::find(&SUBMISSIONS, address) {
+        unfinished.flags |= ASYNC_NO_END;
+        // SAFETY: the clock has no preconditions.
+        end(percpu, unfinished, unsafe { bpf_ktime_get_ns() });
+    }
+    let counters = ClaimCounters { stale: ASYNC_UNTRACKED, full: ASYNC_UNTRACKED };
+    let Some(entry) = table::claim(&SUBMISSIONS, address, percpu, counters) else { return };
+    percpu.count(ASYNC_SUBMITTED);
+    // SAFETY: as above.
+    unsafe { fill::<R>(percpu, entry, req, opcode) };
+    place(entry, state);
+    // SAFETY: the clock has no preconditions.
+    entry.start_ns = unsafe { bpf_ktime_get_ns() };
+}
+
+/// Stores what the request is.
+///
+/// # Safety
+/// `req` is of the kind that `R` reads.
+#[inline(always)]
+unsafe fn fill<R: KernelRead>(percpu: &mut PerCpuState, entry: &mut AsyncIo, req: Pointer, opcode: u8) {
+    // SAFETY: by the contract.
+    unsafe {
+        let ring: Pointer = R::read(req, offset!(io_kiocb_ctx));
+        entry.ring_flags = R::read(ring, offset!(io_ring_flags));
+        entry.context = percpu.address(ring);
+        entry.user_data = R::read(req, offset!(io_kiocb_user_data));
+        entry.fd = R::read(req, offset!(io_kiocb_fd));
+        entry.sqe_flags = (R::read::<u32>(req, offset!(io_kiocb_flags)) & SQE_FLAGS) as u8;
+        (entry.flags, entry.offset, entry.length) = (0, 0, 0);
+        if READ_WRITE >> opcode & 1 != 0 && offset!(io_rw_pos) != ABSENT && offset!(io_rw_len) != ABSENT {
+            entry.offset = R::read(req, offset!(io_rw_pos));
+            entry.length = R::read(req, offset!(io_rw_len));
+            entry.flags = ASYNC_HAS_OFFSET | ASYNC_HAS_LENGTH;
+        }
+    }
+    if entry.sqe_flags & IOSQE_FIXED_FILE == 0 {
+        entry.flags |= ASYNC_HAS_FD;
+    }
+    entry.span = percpu.next_span_id(Program::AsyncSubmit);
+    entry.queued_ns = 0;
+    entry.in_flight = 0;
+    entry.bios = 0;
+    entry.file = FileId::default();
+    entry.result = 0;
+    entry.opcode = opcode;
+    entry.interface = ASYNC_IO_URING;
+}
+
+/// Stores the submitter. The system call counts it like a bio; one that is recorded only with
+/// bios counts it at its first bio.
+#[inline(always)]
+fn place(entry: &mut AsyncIo, state: &mut TaskState) {
+    entry.parent = state.span;
+    entry.root = if state.span != 0 { state.span } else { entry.span };
+    entry.task = state.task;
+    entry.task_version = state.version;
+    if state.span != 0 && setting!(block_only) == 0 {
+        state.bios += 1;
+    }
+}
+
+/// Handles io_uring_queue_async_work(req): a worker will execute it.
+#[inline(always)]
+pub fn queue(req: Pointer) {
+    let Some(percpu) = PerCpuState::of(Program::AsyncQueue) else { return };
+    let Some(entry) = table::find(&SUBMISSIONS, percpu.address(req)) else { return };
+    // SAFETY: the clock has no preconditions.
+    entry.queued_ns = unsafe { bpf_ktime_get_ns() };
+}
+
+/// Handles io_uring_complete(ring, req, …). `req` is NULL for an entry without a request.
+#[inline(always)]
+pub fn complete<R: KernelRead>(req: Pointer) {
+    if req.is_null() {
+        return;
+    }
+    let Some(percpu) = PerCpuState::of(Program::AsyncComplete) else { return };
+    let Some(entry) = table::find(&SUBMISSIONS, percpu.address(req)) else { return };
+    // SAFETY: the clock has no preconditions.
+    let now = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: `req` is of the kind that R reads.
+    unsafe {
+        let file: Pointer = R::read(req, offset!(io_kiocb_file));
+        if !file.is_null() {
+            entry.file = file::identity::<R>(file);
+            let address = percpu.address(file);
+            path::emit(percpu, address, &entry.file, false, now);
+            entry.flags |= ASYNC_HAS_FILE;
+        }
+        entry.result = R::read(req, offset!(io_kiocb_result));
+    }
+    entry.flags |= ASYNC_HAS_RESULT;
+    end(percpu, entry, now);
+}
