@@ -8,7 +8,8 @@ use blkkin_wire::event::{
     PairEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskEvent, TaskRef, TraceContext,
 };
 use blkkin_wire::ids::{
-    BootId, DeviceId, Fd, FileId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid, TraceId,
+    BootId, DeviceId, Fd, FileId, NameId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid,
+    TraceId,
 };
 use blkkin_wire::page_origin::{
     PageKind, PageOriginEvent, PageWriter, Unattributed, WritebackReason, WriterEvidence,
@@ -153,7 +154,7 @@ pub(crate) fn open_file(fd: i32, ino: u64) -> OpenFile {
 }
 
 pub(crate) fn file_id(ino: u64) -> FileId {
-    FileId { device: DISK, ino, generation: 1 }
+    FileId { device: DISK, ino, generation: 1, name: NameId::NONE }
 }
 
 pub(crate) fn file(file: FileId, time: u64, path: &str) -> FileEvent {

@@ -190,7 +190,7 @@ impl Entries {
 }
 
 fn file(n: u64) -> FileId {
-    FileId { dev: DISK, generation: 1, ino: 1000 + n }
+    FileId { dev: DISK, generation: 1, ino: 1000 + n, name: 1 }
 }
 
 /// Makes a span id in no order, like those of the kernel side.

@@ -76,8 +76,9 @@ fn the_latency_is_that_of_the_program() {
     differences.sort_unstable();
     let median = differences[differences.len() / 2];
     println!("median difference to the program's clock: {median} ns of {} submissions", differences.len());
-    // Emulated, a system call alone takes longer.
-    let limit = if std::env::var_os("BLKKIN_GUEST").is_some() { 500_000 } else { 5_000 };
+    // The call's way in and out, and the wake-up of a program that waits: 3 to 8 us on a shared machine,
+    // 70 us emulated. The limit is that of a wrong clock or a wrong end, not of a busy machine.
+    let limit = if std::env::var_os("BLKKIN_GUEST").is_some() { 500_000 } else { 50_000 };
     assert!(median < limit, "{median} ns");
 }
 

@@ -83,49 +83,6 @@ fn long_path_arguments_are_truncated_and_counted() {
     assert_eq!(recording.stats.calls_truncated, 3);
 }
 
-/// Records a process that writes one byte to the file.
-fn record_write(target: CString) -> Recording {
-    record_process(move || {
-        // SAFETY: a string that outlives the call.
-        unsafe { libc::write(libc::open(target.as_ptr(), libc::O_WRONLY), c"x".as_ptr().cast(), 1) };
-        0
-    })
-}
-
-#[test]
-fn deep_paths_lose_their_upper_part_and_are_counted() {
-    const LEVELS: usize = 40;
-    needs!();
-    let folder = tempfile::tempdir().unwrap();
-    let deepest = (0..LEVELS).fold(folder.path().to_owned(), |path, level| path.join(format!("d{level}")));
-    fs::create_dir_all(&deepest).unwrap();
-    let target = c_path(&create_file(&deepest, "target", 1));
-    let recording = record_write(target);
-    let file = recording.files().find(|file| file.path.ends_with("/target")).unwrap();
-    assert_eq!(file.captured, Captured::Truncated, "{file:#?}");
-    assert!(file.path.starts_with("…/d") && file.path.ends_with("/d39/target"), "{file:#?}");
-    assert_eq!(recording.stats.files_truncated, 1);
-}
-
-/// Names of 250 bytes: the path is longer than a record has room for, at fewer levels than it may have.
-#[test]
-fn long_paths_lose_their_upper_part_and_are_counted() {
-    const LEVELS: usize = 10;
-    needs!();
-    let folder = tempfile::tempdir().unwrap();
-    let name = |level: usize| format!("{level}-{}", "d".repeat(248));
-    let deepest = (0..LEVELS).fold(folder.path().to_owned(), |path, level| path.join(name(level)));
-    fs::create_dir_all(&deepest).unwrap();
-    let target = c_path(&create_file(&deepest, "target", 1));
-    let recording = record_write(target);
-    let file = recording.files().find(|file| file.path.ends_with("/target")).unwrap();
-    assert_eq!(file.captured, Captured::Truncated, "{file:#?}");
-    // 7 bytes of `target` and 8 × 251 fit into 2,048 with their NULs; a ninth level does not.
-    let whole = (2..LEVELS).map(|level| name(level) + "/").collect::<String>();
-    assert_eq!(&*file.path, format!("…/{whole}target"));
-    assert_eq!((recording.stats.files_truncated, recording.stats.paths_failed), (1, 0));
-}
-
 #[test]
 fn an_unreadable_path_is_marked_as_faulted() {
     needs!();

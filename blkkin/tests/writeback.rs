@@ -165,7 +165,7 @@ impl<'a> Truth<'a> {
                 let Some(call) = self.calls.get(&writer.span) else { continue };
                 let (start, bytes) = (call.args[3], call.args[2]);
                 let overlaps = start < range.end && range.start < start + bytes;
-                let same_file = call.file.map(|open| open.file) == origin.file;
+                let same_file = call.file.map(|open| open.file.unnamed()) == origin.file;
                 let in_time = call.enter <= origin.time || writer.evidence == WriterEvidence::DuringTransfer;
                 if !overlaps || !same_file || !in_time {
                     checked.wrong += 1;

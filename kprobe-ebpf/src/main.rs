@@ -145,7 +145,7 @@ hook!("io_uring_submit_sqe", async_submit_sqe_btf, async_submit_sqe_raw, |c, Rea
     uring::submit::<Read>(arg(c, 0))
 });
 hook!("io_uring_queue_async_work", async_queue_btf, async_queue_raw, |c, Read| {
-    let _: core::marker::PhantomData<Read>;
+    file::moves::on_async_work::<Read>(arg(c, 0));
     uring::queue(arg(c, 0))
 });
 hook!("io_uring_complete", async_complete_btf, async_complete_raw, |c, Read| {

@@ -81,4 +81,4 @@ pub struct DirtyRecord {
     pub reserved: u16,
 }
 
-plain! { FaultRecord = 120, DirtyRecord = 64 }
+plain! { FaultRecord = 128, DirtyRecord = 72 }

@@ -154,7 +154,7 @@ pub struct AsyncIo {
 }
 
 plain! {
-    AsyncIo = 128, Set<AsyncIo> = 544,
+    AsyncIo = 136, Set<AsyncIo> = 576,
     Bio = 144, RequestPart = 56, Request = 96,
     Set<Bio> = 608, Set<Request> = 416,
 }

@@ -62,9 +62,9 @@ layout! {
     /// struct super_block, file_system_type
     sb_dev, sb_type, fstype_name,
     /// struct dentry
-    dentry_parent, dentry_name, dentry_inode,
+    dentry_parent, dentry_name, dentry_inode, dentry_seq, dentry_hashed,
     /// struct vfsmount inside struct mount, and fields of struct mount
-    vfsmount_root, mount_mnt, mount_parent, mount_mountpoint,
+    vfsmount_root, mount_mnt, mount_parent, mount_mountpoint, mount_ns,
     /// struct linux_binprm
     binprm_file,
     /// struct socket, its inode (struct socket_alloc), sock, sock_common, unix_sock

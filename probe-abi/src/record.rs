@@ -59,8 +59,8 @@ pub const TAG_BIO_PAGES: u8 = 12;
 pub const TAG_ASYNC_IO: u8 = 13;
 // Tags 14 and 15 are in `fault`.
 
-/// File identity: exact while the file exists and, by `generation`, after its inode number is
-/// reused. All zero: no file.
+/// File under one of its paths. The inode's identity is exact while the file exists and, by
+/// `generation`, after its inode number is reused. All zero: no file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(C)]
 pub struct FileId {
@@ -72,6 +72,10 @@ pub struct FileId {
     pub generation: u32,
     /// `inode->i_ino`.
     pub ino: u64,
+    /// Path of the descriptor that was used: the same number as in the [`FileRecord`] with that
+    /// path. A hash over the names from the descriptor's dentry to the root, so two hard links of a
+    /// file, or a file before and after a rename, have two numbers. 0: unknown.
+    pub name: u64,
 }
 
 /// The system call did not return: the task exited inside it.
@@ -443,11 +447,20 @@ pub struct TaskRecord {
 /// is missing.
 pub const FILE_PATH_TRUNCATED: u16 = 1 << 0;
 
-/// Maximum bytes of a file's path, including one NUL per component.
-pub const FILE_PATH_MAX: usize = 2048;
-/// Maximum components of a file's path. A loop of 24 levels without an early exit costs 374,284
-/// verifier instructions.
-pub const PATH_DEPTH_MAX: usize = 24;
+/// The dentry of the descriptor is unhashed: this name was removed, or is that of an O_TMPFILE.
+pub const FILE_NAME_REMOVED: u16 = 1 << 1;
+/// The file system was unmounted (`umount --lazy`): the path begins at its root.
+pub const FILE_UNMOUNTED: u16 = 1 << 2;
+
+/// Maximum bytes of a file's path, including one NUL per component. A path argument has at most
+/// 4,096 (PATH_MAX, include/uapi/linux/limits.h); relative ones can build longer paths.
+pub const FILE_PATH_MAX: usize = 8192;
+/// Maximum components of a file's path, with one for each mount point.
+pub const PATH_DEPTH_MAX: usize = CLIMB_STEPS * CLIMBS_MAX;
+/// Steps of a path walk that the verifier checks as one function.
+pub const CLIMB_STEPS: usize = 8;
+/// Calls of that function for one path.
+pub const CLIMBS_MAX: usize = 256;
 
 /// Path of a file. Tail: its components, *leaf first*, each ended by NUL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -642,8 +655,8 @@ pub struct AsyncIoRecord {
 }
 
 plain! {
-    AsyncIoRecord = 120,
+    AsyncIoRecord = 128,
     NbdRequestRecord = 120, NbdReplyRecord = 40, NbdRetransmitRecord = 40,
-    Header = 16, FileId = 16, SyscallRecord = 160, SyscallWithContext = 192, SecondFile = 40, BioRecord = 96, RequestRecord = 104, BioRequestRecord = 128,
-    TaskRecord = 104, FileRecord = 56, CommitRecord = 56, BioPagesRecord = 72,
+    Header = 16, FileId = 24, SyscallRecord = 168, SyscallWithContext = 200, SecondFile = 48, BioRecord = 96, RequestRecord = 104, BioRequestRecord = 128,
+    TaskRecord = 112, FileRecord = 64, CommitRecord = 56, BioPagesRecord = 80,
 }

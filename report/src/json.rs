@@ -225,7 +225,7 @@ fn storage_operation(report: &Report, trace: &Trace) -> Value {
     let call = trace.call();
     let fault = if let Root::Fault(fault) = &trace.root { Some(fault) } else { None };
     let file = trace.names.file.as_ref().filter(|_| fault.is_some());
-    let fault_path = file.map(|file| (*file.path).into());
+    let fault_path = file.map(|file| (**file.shown_path()).into());
     json!({
         "trace": trace.id.to_string(),
         "duration_ns": trace.duration().0,

@@ -12,7 +12,7 @@ use blkkin_wire::event::{
     TraceContext,
 };
 use blkkin_wire::ids::{
-    BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId, TraceId,
+    BootId, DeviceId, Fd, FileId, NameId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId, TraceId,
 };
 use blkkin_wire::page_origin::{
     PageKind, PageOriginEvent, PageWriter, Unattributed, WritebackReason, WriterEvidence,
@@ -26,7 +26,7 @@ pub(crate) const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
 pub(crate) const DEVICE: DeviceId = DeviceId { major: 7, minor: 0 };
 /// Root of block events that set no other.
 const ROOT: SpanId = SpanId(1);
-const FILE: FileId = FileId { device: DEVICE, ino: 12, generation: 1 };
+const FILE: FileId = FileId { device: DEVICE, ino: 12, generation: 1, name: NameId::NONE };
 
 /// Returns a trace without events.
 pub(crate) fn empty(root: u64) -> Trace {

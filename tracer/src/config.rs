@@ -231,9 +231,27 @@ impl TracerConfig {
         if let (true, Some(slot)) = (self.contexts.is_enabled(), table.get_mut(MUNMAP)) {
             *slot |= SyscallShape::UNMAPS;
         }
+        for number in MOVES {
+            if let Some(slot) = table.get_mut(*number as usize) {
+                *slot |= SyscallShape::MOVES;
+            }
+        }
         table
     }
 }
+
+/// Numbers of the calls after which a path may be another one: they rename a file or directory, or
+/// change a mount.
+const MOVES: &[libc::c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_pivot_root,
+];
 
 /// Number of munmap, which is not a traced call.
 const MUNMAP: usize = libc::SYS_munmap as usize;

@@ -10,7 +10,7 @@
 mod usdt;
 
 use aya::maps::of_maps::ArrayOfMaps;
-use aya::maps::{Map, MapData, PerCpuArray};
+use aya::maps::{Array, Map, MapData, PerCpuArray};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
@@ -19,6 +19,7 @@ use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, PointerStep, STEP_TO_BIO, Se
 use blkkin_wire::ids::{Pid, Source};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::attach::attach_point::{AttachPoint, Attached};
@@ -223,6 +224,7 @@ impl Tracer {
                 Some((TlsSlots::take(&mut ebpf)?, contexts_config))
             }
         };
+        distrust_moves(&mut ebpf)?;
         let task_marks = task_marks(&ebpf)?;
         let (attached, probe_reports) = (Vec::new(), Vec::new());
         let operations = types.operations.clone();
@@ -456,6 +458,22 @@ fn take_counters(ebpf: &mut Ebpf) -> Result<(KernelCounters, OwnedFd), TracerErr
     let descriptor = data.fd().as_fd().try_clone_to_owned().map_err(|error| fail(error.to_string()))?;
     let map = PerCpuArray::try_from(map).map_err(|error| fail(error_chain(&error)))?;
     Ok((KernelCounters::new(map), descriptor))
+}
+
+/// Paths that exist where a file server in the kernel has been set up: the control files of nfsd,
+/// once they are mounted, and of ksmbd. Their threads rename files without a system call.
+const FILE_SERVERS: [&str; 2] = ["/proc/fs/nfsd/threads", "/sys/class/ksmbd-control"];
+
+/// Has the kernel side compare each path at each use if this machine is a file server.
+fn distrust_moves(ebpf: &mut Ebpf) -> Result<(), TracerError> {
+    const MOVES: &str = "MOVES";
+    if !FILE_SERVERS.iter().any(|folder| Path::new(folder).exists()) {
+        return Ok(());
+    }
+    let fail = |error: &dyn std::error::Error| TracerError::Map { map: MOVES, reason: error_chain(error) };
+    let map = ebpf.map_mut(MOVES).ok_or_else(|| missing_map(MOVES))?;
+    let mut moves: Array<&mut MapData, [u64; 3]> = Array::try_from(map).map_err(|error| fail(&error))?;
+    moves.set(0, [0, 0, 1], 0).map_err(|error| fail(&error))
 }
 
 fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {

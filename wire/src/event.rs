@@ -478,14 +478,16 @@ pub struct PidNsIds {
     pub tid: Tid,
 }
 
-/// Path of a file when it was opened or executed.
+/// Path of a file under one of its names. Emitted before the first event that uses the name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEvent {
     /// Time.
     pub time: MonotonicNs,
-    /// File.
+    /// File and name.
     pub file: FileId,
-    /// Path from the host's root; it begins with `…/` if the upper directories are missing.
+    /// Path from the host's root. It begins with `…/` if the upper directories are missing, and with
+    /// `(unmounted)/` if the file system was unmounted while files on it were open. Bytes that are
+    /// not UTF-8 are escaped as `\\xNN`.
     pub path: Arc<str>,
     /// Capture state of the path.
     pub captured: Captured,
@@ -495,13 +497,16 @@ pub struct FileEvent {
     pub device_file: Option<DeviceId>,
     /// `st_mode`.
     pub mode: u32,
+    /// The name was removed from its directory, or never was in it (O_TMPFILE). The file may have
+    /// other names.
+    pub removed: bool,
 }
 
 impl FileEvent {
     /// Returns a regular file on ext4. For tests and load generators, like [`SyscallEvent::bare`].
     pub fn bare(file: FileId, time: MonotonicNs, path: &str) -> Self {
         let (path, captured, filesystem) = (path.into(), Captured::Full, "ext4".into());
-        Self { time, file, path, captured, filesystem, device_file: None, mode: 0o100_644 }
+        Self { time, file, path, captured, filesystem, device_file: None, mode: 0o100_644, removed: false }
     }
 }
 

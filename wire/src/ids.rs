@@ -35,6 +35,9 @@ id! {
     Uid(u32),
     /// Cgroup of the default hierarchy: its inode number below /sys/fs/cgroup.
     CgroupId(u64),
+    /// Path of a file, as a number: a hash that the kernel side makes of the names on the way to the
+    /// root. 0: unknown.
+    NameId(u64),
     /// File descriptor number.
     Fd(i32),
     /// First sector, in units of 512 B whatever the device's block size.
@@ -88,7 +91,8 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// File: exact while it exists and, through the generation, after its inode number was reused.
+/// File under one of its paths. Device, inode and generation identify the file: exact while it
+/// exists and, through the generation, after its inode number was reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileId {
     /// Device of the file system.
@@ -97,6 +101,21 @@ pub struct FileId {
     pub ino: u64,
     /// Inode generation; 0 if the file system keeps none.
     pub generation: u32,
+    /// Path of the descriptor that was used. Hard links of a file have different names, and so has
+    /// a file before and after a rename.
+    pub name: NameId,
+}
+
+impl FileId {
+    /// Returns the file itself, whatever its path: equal for all its names.
+    pub fn unnamed(self) -> FileId {
+        FileId { name: NameId::NONE, ..self }
+    }
+}
+
+impl NameId {
+    /// No name: paths were not recorded, or this one could not be read.
+    pub const NONE: NameId = NameId(0);
 }
 
 /// Source of an event stream. It distinguishes machines, boots of a machine, and tracer starts in a

@@ -24,7 +24,7 @@ use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{
     DeviceEvent, FaultEvent, FileEvent, OpenFile, SyscallEvent, TaskChange, TaskEvent, TaskRef,
 };
-use blkkin_wire::ids::{FileId, Pid, TaskId};
+use blkkin_wire::ids::{FileId, NameId, Pid, TaskId};
 use blkkin_wire::page_origin::PageOriginEvent;
 use blkkin_wire::process_context::ProcessContextEvent;
 use serde::{Deserialize, Serialize};
@@ -127,7 +127,12 @@ impl NameTable {
     }
 
     pub(super) fn file(&mut self, event: FileEvent) {
-        self.files.insert(event.file, Arc::new(event.into()));
+        let (file, named) = (event.file, Arc::new(InternedFile::from(event)));
+        // Pages know their file and not its path: they have the path by which it was used last.
+        self.files.insert(file.unnamed(), Arc::clone(&named));
+        if file.name != NameId::NONE {
+            self.files.insert(file, named);
+        }
     }
 
     pub(super) fn device(&mut self, event: DeviceEvent) {
@@ -251,6 +256,19 @@ mod tests {
         table.task(fixtures::task(2, 0, 120, "other"));
         assert_eq!(comm(&mut table, 1, 0), None);
         assert_eq!(comm(&mut table, 1, 1).as_deref(), Some("dd"));
+    }
+
+    #[test]
+    fn pages_have_the_path_by_which_their_file_was_used_last() {
+        let mut table = table(16);
+        let [old, new, lost] = [1, 2, 3].map(|name| FileId { name: NameId(name), ..fixtures::file_id(5) });
+        table.file(fixtures::file(old, 10, "/srv/old"));
+        table.file(fixtures::file(new, 20, "/srv/new"));
+        let mut path = |file| table.file_named(file).map(|named| named.path.to_string());
+        assert_eq!(path(old).as_deref(), Some("/srv/old"));
+        assert_eq!(path(new).as_deref(), Some("/srv/new"));
+        assert_eq!(path(new.unnamed()).as_deref(), Some("/srv/new"));
+        assert_eq!(path(lost), None);
     }
 
     #[test]

@@ -130,7 +130,9 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
 fn among_names(a: &LayerEvent, b: &LayerEvent) -> Ordering {
     match (a, b) {
         (LayerEvent::Device(a), LayerEvent::Device(b)) => a.name.cmp(&b.name),
-        (LayerEvent::File(a), LayerEvent::File(b)) => (a.file, &a.path).cmp(&(b.file, &b.path)),
+        (LayerEvent::File(a), LayerEvent::File(b)) => {
+            (a.file, &a.path, a.removed).cmp(&(b.file, &b.path, b.removed))
+        }
         (LayerEvent::Task(a), LayerEvent::Task(b)) => (a.task, &a.comm).cmp(&(b.task, &b.comm)),
         (LayerEvent::ProcessContext(a), LayerEvent::ProcessContext(b)) => (
             &a.attributes,

@@ -86,7 +86,7 @@ fn submission_span(placement: &SpanPlacement<'_>, io: &AsyncIo, times: &Submissi
 
 fn file_tags(io: &AsyncIo, tags: &mut Tags) {
     if let Some(file) = &io.file {
-        tags.shared("file.path", &file.path);
+        tags.shared("file.path", file.shown_path());
         tags.shared("blkkin.inode", file.inode());
     }
     match io.event.descriptor {

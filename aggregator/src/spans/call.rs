@@ -98,13 +98,13 @@ fn file_system_span(placement: &SpanPlacement<'_>, call: &SyscallEvent, name: &A
 
 fn file_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
     if let Some(file) = &trace.names.file {
-        tags.shared("file.path", &file.path);
+        tags.shared("file.path", file.shown_path());
         captured_tag("blkkin.file.path.captured", file.captured, tags);
     }
     let keys = ["blkkin.fd", "blkkin.inode", "blkkin.position.before", "blkkin.position.after"];
     open_file_tags(keys, call.file.as_ref(), trace.names.file.as_deref(), tags);
     if let Some(file) = &trace.names.second_file {
-        tags.shared("blkkin.second.file.path", &file.path);
+        tags.shared("blkkin.second.file.path", file.shown_path());
     }
     let keys = ["blkkin.second.fd", "blkkin.second.inode", "blkkin.second.before", "blkkin.second.after"];
     open_file_tags(keys, call.second_file.as_deref(), trace.names.second_file.as_deref(), tags);

@@ -57,7 +57,7 @@ fn fault_tags(trace: &Trace, fault: &FaultEvent, tags: &mut Tags) {
         tags.owned("blkkin.address", format!("{address:#x}"));
     }
     if let Some(file) = &trace.names.file {
-        tags.shared("file.path", &file.path);
+        tags.shared("file.path", file.shown_path());
     }
     if let Some(file) = &fault.file {
         tags.owned("blkkin.inode", inode(file));

@@ -17,7 +17,7 @@ use crate::trace::thread_attributes;
 pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
     if let Some(exe) = &trace.names.exe {
         tags.shared("process.executable.name", exe.base());
-        tags.shared("process.executable.path", &exe.path);
+        tags.shared("process.executable.path", exe.shown_path());
     }
     let Some(task) = &trace.names.task else { return };
     tags.number("process.pid", task.pid.0);

@@ -18,7 +18,7 @@ use super::assemble::{AssembleStage, AssembleStageConfig};
 use super::fragments::fragments;
 use super::join::{JoinStage, JoinStageConfig};
 use super::sampling::SamplingRules;
-use super::snapshot::SnapshotError;
+use super::snapshot::{SnapshotError, VERSION};
 use crate::fixtures::{self, SOURCE, batch};
 use crate::join::tests::property::cut;
 use crate::join::tests::world::{World, acts};
@@ -259,10 +259,10 @@ fn another_configuration_is_another_incarnation_and_another_version_is_refused()
         JoinStage::restore(&saved[..saved.len() - 1], config(1, 10), Incarnation(2)),
         Err(SnapshotError::Corrupt(_))
     ));
-    saved[4] = 99;
+    saved[4] = VERSION as u8 + 1;
     assert_eq!(
         JoinStage::restore(&saved, config(1, 10), Incarnation(2)).err(),
-        Some(SnapshotError::Version(99))
+        Some(SnapshotError::Version(VERSION + 1))
     );
     assert_eq!(
         JoinStage::restore(b"bk", config(1, 10), Incarnation(2)).err(),

@@ -1,6 +1,7 @@
 //! A named file with the texts that spans repeat.
 //!
-//! *In*: a [`FileEvent`]. *Out*: the event, and its base name and inode as shared texts.
+//! *In*: a [`FileEvent`]. *Out*: the event, and its path as shown, base name and inode as shared
+//! texts.
 //!
 //! *Invariant*: the texts are a function of the event. They are created on first use: most files
 //! appear in few spans, and some in millions.
@@ -26,11 +27,18 @@ pub struct InternedFile {
 
 #[derive(Clone)]
 struct InternedText {
+    /// The path with its mark; none if it has no mark.
+    marked: Option<Arc<str>>,
     base: Arc<str>,
     inode: Arc<str>,
 }
 
 impl InternedFile {
+    /// Returns the path as people know it from /proc/PID/fd: marked if the name was removed.
+    pub fn shown_path(&self) -> &Arc<str> {
+        self.text().marked.as_ref().unwrap_or(&self.event.path)
+    }
+
     /// Returns the last component of the path.
     pub(crate) fn base(&self) -> &Arc<str> {
         &self.text().base
@@ -43,9 +51,10 @@ impl InternedFile {
 
     fn text(&self) -> &InternedText {
         self.text.get_or_init(|| {
-            let FileEvent { file, path, .. } = &self.event;
+            let FileEvent { file, path, removed, .. } = &self.event;
             let base = path.rsplit('/').next().unwrap_or_default();
-            InternedText { base: base.into(), inode: inode(file).into() }
+            let marked = removed.then(|| format!("{path} (deleted)").into());
+            InternedText { marked, base: base.into(), inode: inode(file).into() }
         })
     }
 }

@@ -49,7 +49,7 @@ impl WriterName {
 impl OriginNames {
     /// Returns the path of a file, or its device and inode number if it has no known name.
     pub fn path(&self, file: &FileId) -> Arc<str> {
-        self.files.get(file).map_or_else(|| inode(file).into(), |named| Arc::clone(&named.path))
+        self.files.get(file).map_or_else(|| inode(file).into(), |named| Arc::clone(named.shown_path()))
     }
 
     /// Drops all names.

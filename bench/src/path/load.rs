@@ -16,7 +16,9 @@ use blkkin_wire::event::{
     BioEvent, DeviceEvent, LayerEvent, OpenFile, PairEvent, RequestEvent, SyscallEvent, SyscallOutcome,
     TaskEvent, TaskRef,
 };
-use blkkin_wire::ids::{BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
+use blkkin_wire::ids::{
+    BootId, DeviceId, Fd, FileId, NameId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId,
+};
 use blkkin_wire::syscalls::SyscallId;
 
 use crate::process::now_us;
@@ -28,7 +30,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const SYSCALL_NS: u64 = 100_000;
 const DISK: DeviceId = DeviceId { major: 259, minor: 0 };
 const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
-const FILE: FileId = FileId { device: DISK, ino: 12, generation: 1 };
+const FILE: FileId = FileId { device: DISK, ino: 12, generation: 1, name: NameId::NONE };
 
 /// Running nodes.
 pub(super) struct Nodes {

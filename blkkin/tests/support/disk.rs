@@ -80,14 +80,19 @@ impl Disk {
 
     /// Creates a disk with ext4 and these options of mkfs.ext4, mounted.
     pub(crate) fn ext4_with(bytes: u64, options: &[&str]) -> Result<Disk, String> {
-        let mut disk = Disk::raw(bytes)?;
         // All tables are written now; otherwise a kernel thread would write them while the test
         // counts.
         let mkfs = ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
-        capture(tool("mkfs.ext4").args(mkfs).args(options).arg(&disk.node))?;
+        Disk::formatted(bytes, "ext4", &[&mkfs, options].concat())
+    }
+
+    /// Creates a disk with this file system, made by its mkfs with these options, mounted.
+    pub(crate) fn formatted(bytes: u64, kind: &str, options: &[&str]) -> Result<Disk, String> {
+        let mut disk = Disk::raw(bytes)?;
+        capture(tool(&format!("mkfs.{kind}")).args(options).arg(&disk.node))?;
         fs::create_dir(disk.mount_point()).unwrap();
-        capture(tool("mount").args(["-t", "ext4"]).arg(&disk.node).arg(disk.mount_point()))
-            .map_err(|error| format!("no ext4: {error}"))?;
+        capture(tool("mount").args(["-t", kind]).arg(&disk.node).arg(disk.mount_point()))
+            .map_err(|error| format!("no {kind}: {error}"))?;
         disk.mounted = true;
         capture(tool("sync").arg("--file-system").arg(disk.mount_point()))?;
         Ok(disk)

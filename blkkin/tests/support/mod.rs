@@ -25,6 +25,7 @@ pub(crate) mod lttng_namespace;
 pub(crate) mod mapping;
 pub(crate) mod metrics;
 pub(crate) mod missed_ends;
+pub(crate) mod moving_tree;
 pub(crate) mod nbd;
 pub(crate) mod planted;
 pub(crate) mod queue;
@@ -37,6 +38,7 @@ pub(crate) mod terminal;
 pub(crate) mod tools;
 pub(crate) mod ublk;
 pub(crate) mod uring;
+pub(crate) mod uring_rename;
 
 /// A process that is killed when dropped.
 pub(crate) struct KillOnDrop(pub(crate) std::process::Child);

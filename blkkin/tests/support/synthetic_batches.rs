@@ -10,7 +10,9 @@ use blkkin_wire::event::{
     BioEvent, BlockStatus, CommitEvent, DeviceEvent, FileEvent, LayerEvent, OpenFile, PairEvent,
     RequestEvent, SyscallEvent, SyscallOutcome, TaskEvent, TaskRef,
 };
-use blkkin_wire::ids::{BootId, DeviceId, Fd, FileId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
+use blkkin_wire::ids::{
+    BootId, DeviceId, Fd, FileId, NameId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId,
+};
 use blkkin_wire::syscalls::SyscallId;
 
 /// Nanoseconds from one call to the next. 10,000 calls are 100 s, longer than a trace may wait for
@@ -19,7 +21,7 @@ const STEP: u64 = 10_000_000;
 const BATCH: usize = 500;
 const DISK: DeviceId = DeviceId { major: 7, minor: 1 };
 const TASK: TaskRef = TaskRef { id: TaskId(1), version: 0 };
-const FILE: FileId = FileId { device: DISK, ino: 12, generation: 1 };
+const FILE: FileId = FileId { device: DISK, ino: 12, generation: 1, name: NameId::NONE };
 
 /// Returns all batches of a node in order, some of them twice. The last watermark states that no
 /// more events follow.

@@ -88,13 +88,19 @@ pub(crate) fn write_and_read(node: &Path, mode: Mode, batches: u64, depth: u64, 
             if mode != Mode::Sqpoll {
                 before = now();
             }
-            if ring.submit_and_wait(depth as usize).is_err() {
-                return 4;
+            let mut completions = Vec::new();
+            // A call that polls the device may return with fewer completions than it waits for.
+            while completions.len() < depth as usize {
+                if ring.submit_and_wait(depth as usize - completions.len()).is_err() {
+                    return 4;
+                }
+                completions.extend(ring.completion());
             }
             let after = now();
-            let mut completed = 0;
-            for completion in ring.completion() {
-                completed += 1;
+            if completions.len() as u64 != depth {
+                return 6;
+            }
+            for completion in completions {
                 let slot = completion.user_data() - START - number;
                 let content = index(slot);
                 let found = u64::from_ne_bytes(blocks[slot as usize].0[..8].try_into().unwrap());
@@ -107,9 +113,6 @@ pub(crate) fn write_and_read(node: &Path, mode: Mode, batches: u64, depth: u64, 
                     completion.user_data(),
                     u8::from(is_write)
                 ));
-            }
-            if completed != depth {
-                return 6;
             }
             number += depth;
         }

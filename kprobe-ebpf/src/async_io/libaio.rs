@@ -18,12 +18,12 @@
 //! *Rejected*: the iocbs in the memory of the program at io_submit: 57 ns for each, also for those
 //! that the kernel refuses, and no way from there to a bio.
 
-use super::{AsyncIo, OF_SUBMISSION, OF_UNCOUNTED, SUBMISSIONS, end};
-use crate::file::{self, path};
+use super::{AsyncIo, OF_SUBMISSION, OF_UNCOUNTED, SUBMISSIONS, clear_file, end};
+use crate::file::view::FileView;
 use crate::runtime::atomic::fetch_add;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
-use crate::runtime::read::{Pointer, ProbeRead};
+use crate::runtime::read::Pointer;
 use crate::runtime::settings::setting;
 use crate::runtime::table::{self, ClaimCounters};
 use crate::task::{self, TaskState};
@@ -48,8 +48,9 @@ struct Iocb {
 const IOCB_OPCODE: u64 = 16;
 
 /// Finds or creates the submission of a bio with this kiocb, inside io_submit. It stores span, root
-/// and position of the entry in the slot's walk, with a file to be named, and counts the bio. Returns one of `OF_*`, or 0. A
-/// global function, because the caller has no stack to spare.
+/// and position of the entry in the slot's walk, and a file without known name in its `naming`, and
+/// counts the bio. Returns one of `OF_*`, or 0. A global function, because the caller has no stack to
+/// spare.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn submission_of_iocb(kiocb: u64) -> u64 {
@@ -134,15 +135,13 @@ fn fill_from_program(percpu: &mut PerCpuState, entry: &mut AsyncIo, user_iocb: u
 
 #[inline(always)]
 fn fill_file(percpu: &mut PerCpuState, entry: &mut AsyncIo, kiocb: u64) {
-    entry.file = FileId::default();
+    clear_file(entry);
     let file = percpu.read(kiocb as Pointer, offset!(aio_file));
     if file == 0 {
         return;
     }
-    // SAFETY: bpf_probe_read_kernel takes any address.
-    entry.file = unsafe { file::identity::<ProbeRead>(file as Pointer) };
-    // Emitted by the caller, whose stack has room for it.
-    percpu.walk.budget = if path::claim(file, &entry.file) { file } else { 0 };
+    // An unknown name is found by `upper`, whose stack has room for the walk.
+    entry.file = FileView::untyped(percpu, file as Pointer).known(percpu);
     entry.flags |= ASYNC_HAS_FILE;
 }
 

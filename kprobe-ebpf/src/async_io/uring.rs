@@ -15,8 +15,8 @@
 //! and, since 6.2, one whose entry did not fit into the queue. When the kernel uses its memory for
 //! another request, its record is written with ASYNC_NO_END.
 
-use super::{AsyncIo, SUBMISSIONS, end};
-use crate::file::{self, path};
+use super::{AsyncIo, SUBMISSIONS, clear_file, end};
+use crate::file::view::FileView;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer};
@@ -95,7 +95,7 @@ unsafe fn fill<R: KernelRead>(percpu: &mut PerCpuState, entry: &mut AsyncIo, req
     entry.queued_ns = 0;
     entry.in_flight = 0;
     entry.bios = 0;
-    entry.file = FileId::default();
+    clear_file(entry);
     entry.result = 0;
     entry.opcode = opcode;
     entry.interface = ASYNC_IO_URING;
@@ -117,6 +117,9 @@ fn place(entry: &mut AsyncIo, state: &mut TaskState) {
 /// Handles io_uring_queue_async_work(req): a worker will execute it.
 #[inline(always)]
 pub fn queue(req: Pointer) {
+    if setting!(async_io) == 0 {
+        return;
+    }
     let Some(percpu) = PerCpuState::of(Program::AsyncQueue) else { return };
     let Some(entry) = table::find(&SUBMISSIONS, percpu.address(req)) else { return };
     // SAFETY: the clock has no preconditions.
@@ -137,9 +140,7 @@ pub fn complete<R: KernelRead>(req: Pointer) {
     unsafe {
         let file: Pointer = R::read(req, offset!(io_kiocb_file));
         if !file.is_null() {
-            entry.file = file::identity::<R>(file);
-            let address = percpu.address(file);
-            path::emit(percpu, address, &entry.file, false, now);
+            entry.file = FileView::read::<R>(percpu, file).named(percpu, now);
             entry.flags |= ASYNC_HAS_FILE;
         }
         entry.result = R::read(req, offset!(io_kiocb_result));

@@ -36,7 +36,7 @@ use super::in_flight::{self, BIOS, REQUESTS};
 use super::single_bio;
 use crate::async_io;
 use crate::async_io::libaio::submission_of_iocb;
-use crate::file::path::emit_file_record;
+use crate::file::name::name_file;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
@@ -74,10 +74,10 @@ pub unsafe fn upper<R: KernelRead>(percpu: &mut PerCpuState, bio: Pointer, shape
     };
     if found == async_io::OF_UNKNOWN_KIOCB {
         let submits = shape & SyscallShape::SUBMITS_IOCBS != 0;
-        percpu.walk.budget = 0;
+        percpu.naming.file = 0;
         let found = if submits { submission_of_iocb(percpu.walk.now) } else { 0 };
-        if percpu.walk.budget != 0 {
-            emit_file_record(percpu.walk.budget, percpu.slot() as u64, 0);
+        if percpu.naming.file != 0 {
+            async_io::set_file_name(percpu.walk.bios as u32, name_file(percpu.slot() as u64));
         }
         return found;
     }

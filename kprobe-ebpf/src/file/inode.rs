@@ -5,12 +5,12 @@ use crate::runtime::read::{KernelRead, Pointer};
 use blkkin_probe_abi::record::FileId;
 
 /// File type bits of `i_mode`, and their values (include/uapi/linux/stat.h).
-const S_IFMT: u16 = 0o170_000;
+pub const S_IFMT: u16 = 0o170_000;
 pub const S_IFSOCK: u16 = 0o140_000;
 pub const S_IFREG: u16 = 0o100_000;
 pub const S_IFBLK: u16 = 0o060_000;
 
-/// Reads the identity of an inode.
+/// Reads the identity of an inode, which has no name of its own.
 ///
 /// # Safety
 /// `inode` is a `struct inode` of the kind that `R` reads.
@@ -23,6 +23,7 @@ pub unsafe fn identity<R: KernelRead>(inode: Pointer) -> FileId {
             dev: R::read(sb, offset!(sb_dev)),
             generation: R::read(inode, offset!(inode_generation)),
             ino: R::read(inode, offset!(inode_ino)),
+            name: 0,
         }
     }
 }

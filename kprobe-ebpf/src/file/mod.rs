@@ -9,12 +9,14 @@
 //! bpf_probe_read_kernel.
 
 pub mod inode;
+pub mod moves;
+pub mod name;
 pub mod page;
-pub mod path;
+mod path;
+pub mod view;
 
 use crate::runtime::layout::offset;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
-use blkkin_probe_abi::record::FileId;
 
 /// Result of a descriptor lookup.
 pub enum FdLookup {
@@ -134,20 +136,10 @@ unsafe fn inline_slot(array: Pointer, fd: u32) -> Pointer {
     }
 }
 
-/// Reads the file's identity.
-///
-/// # Safety
-/// `file` is a `struct file` of the kind that `R` reads.
-#[inline(always)]
-pub unsafe fn identity<R: KernelRead>(file: Pointer) -> FileId {
-    // SAFETY: by the contract.
-    unsafe { inode::identity::<R>(R::read(file, offset!(file_inode))) }
-}
-
 /// Reads the file's position.
 ///
 /// # Safety
-/// As for [`identity`].
+/// `file` is a `struct file` of the kind that `R` reads.
 #[inline(always)]
 pub unsafe fn position<R: KernelRead>(file: Pointer) -> i64 {
     // SAFETY: by the contract.

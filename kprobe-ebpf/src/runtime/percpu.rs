@@ -27,6 +27,27 @@ pub struct PerCpuState {
     pub task: TaskRecord,
     /// In block_bio_queue's slot, the record of the origin of a bio's pages.
     pub pages: BioPagesRecord,
+    /// File whose path is to be read, for `name::name_file`.
+    pub naming: Naming,
+    /// First bytes of a kernel structure: see [`PerCpuState::read_head`].
+    head: [u64; HEAD_BYTES / 8],
+}
+
+/// Bytes of a structure's head.
+pub const HEAD_BYTES: usize = 128;
+
+/// File whose path is to be read. In memory, because the functions that read it have no stack to
+/// spare: Linux sums the stacks of nested calls, at 512 B.
+#[repr(C)]
+pub struct Naming {
+    /// Address of the `struct file`; 0 for none.
+    pub file: u64,
+    /// Time of the path's record; 0 for the clock's.
+    pub now: u64,
+    /// Hash of the file's identity, dentry and mount: `FileState::place`.
+    pub place: u64,
+    /// Hash of that and what its path depends on: `FileState::state`.
+    pub state: u64,
 }
 
 /// State of a walk over a request's bios, in memory instead of registers. A bounded loop that
@@ -135,6 +156,22 @@ impl PerCpuState {
             let from = base.wrapping_add(offset as usize).cast();
             bpf_probe_read_kernel((&raw mut self.scratch).cast(), size_of::<u64>() as u32, from);
             core::ptr::read_volatile(&raw const self.scratch)
+        }
+    }
+
+    /// Reads the first bytes of the structure at `base`; zeros if unreadable.
+    #[inline(always)]
+    pub fn read_head(&mut self, base: Pointer) {
+        // SAFETY: bpf_probe_read_kernel writes HEAD_BYTES of this slot; any address is allowed.
+        unsafe { bpf_probe_read_kernel((&raw mut self.head).cast(), HEAD_BYTES as u32, base.cast()) };
+    }
+
+    /// Returns the word at this offset of the head that was read last.
+    #[inline(always)]
+    pub fn head_word(&self, offset: u32) -> u64 {
+        // SAFETY: the caller has checked the offset; the verifier checks it again.
+        unsafe {
+            core::ptr::read_volatile((&raw const self.head).cast::<u8>().add(offset as usize).cast::<u64>())
         }
     }
 

@@ -1,7 +1,8 @@
 //! Capture of a system call's arguments: the files of its descriptors, their positions, and its
 //! path arguments.
 
-use crate::file::{self, FdLookup, path};
+use crate::file::view::FileView;
+use crate::file::{self, FdLookup};
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, Pointer, ProbeRead};
 use crate::task::{TaskState, page_writes};
@@ -77,31 +78,16 @@ struct OpenFile {
 #[inline(always)]
 fn inspect_fd(percpu: &mut PerCpuState, task: Pointer, fd: u32, shape: SyscallShape) -> Option<OpenFile> {
     // SAFETY: each pointer is read by the way it was found.
-    let found = unsafe {
+    let view = unsafe {
         match file::lookup_fd(task, fd) {
-            FdLookup::Typed(file) => OpenFile {
-                address: percpu.address(file),
-                id: file::identity::<DirectLoad>(file),
-                position: file::position::<DirectLoad>(file),
-                writable_inode: match page_writes::inode::<DirectLoad>(file, shape) {
-                    Some(inode) => percpu.address(inode),
-                    None => 0,
-                },
-            },
-            FdLookup::Untyped(file) => OpenFile {
-                address: file as u64,
-                id: file::identity::<ProbeRead>(file),
-                position: file::position::<ProbeRead>(file),
-                writable_inode: match page_writes::inode::<ProbeRead>(file, shape) {
-                    Some(inode) => inode as u64,
-                    None => 0,
-                },
-            },
+            FdLookup::Typed(file) => FileView::typed(percpu, file),
+            FdLookup::Untyped(file) => FileView::untyped(percpu, file),
             FdLookup::Closed => return None,
         }
     };
-    path::emit(percpu, found.address, &found.id, false, 0);
-    Some(found)
+    let writable_inode = page_writes::inode(&view, shape);
+    let (address, position) = (view.address, view.position);
+    Some(OpenFile { address, position, id: view.named(percpu, 0), writable_inode })
 }
 
 /// Copies the path arguments into the tail of the record.
@@ -144,17 +130,16 @@ fn copy_path(state: &mut TaskState, from: u64, at: usize) -> usize {
 #[inline(always)]
 pub fn record_opened_file(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, fd: u32, now: u64) {
     // SAFETY: each pointer is read by the way it was found.
-    let (address, id) = unsafe {
+    let view = unsafe {
         match file::lookup_fd(task, fd) {
-            FdLookup::Typed(file) => (percpu.address(file), file::identity::<DirectLoad>(file)),
-            FdLookup::Untyped(file) => (file as u64, file::identity::<ProbeRead>(file)),
+            FdLookup::Typed(file) => FileView::typed(percpu, file),
+            FdLookup::Untyped(file) => FileView::untyped(percpu, file),
             FdLookup::Closed => return,
         }
     };
     state.record.fd = fd as i32;
-    state.record.file = id;
+    state.record.file = view.named(percpu, now);
     state.record.header.flags |= SYSCALL_HAS_FILE;
-    path::emit(percpu, address, &id, true, now);
 }
 
 /// Returns the position of the file that `fd` named at entry, if it still names it. While a system

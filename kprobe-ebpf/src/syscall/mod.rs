@@ -15,6 +15,7 @@ mod capture;
 
 use crate::async_io::libaio;
 use crate::block::device::device_passes;
+use crate::file::moves;
 use crate::runtime::arch;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
@@ -32,6 +33,9 @@ use blkkin_probe_abi::settings::{BLOCK_ONLY_ALL, Program, SyscallShape};
 #[inline(always)]
 pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64) {
     let shape = shape(number());
+    if shape.has(SyscallShape::MOVES) {
+        moves::begin();
+    }
     if !shape.has(SyscallShape::TRACED) {
         if shape.has(SyscallShape::UNMAPS) {
             let regs = regs();
@@ -110,9 +114,12 @@ pub fn exit_to_user_mode<R: KernelRead>(regs: Pointer) {
 #[inline(always)]
 pub fn exit<R: KernelRead>(regs: Pointer, ret: impl FnOnce() -> i64) {
     // One plain load saves untraced tasks the lookup in task storage.
-    if R::CHEAP || thread_context::slots_exist() {
+    if R::CHEAP || thread_context::slots_exist() || moves::in_progress() {
         // SAFETY: `regs` is of the kind that R reads.
         let shape = shape(unsafe { number::<R>(regs) });
+        if shape.has(SyscallShape::MOVES) {
+            moves::end();
+        }
         if !shape.has(SyscallShape::TRACED) {
             if shape.has(SyscallShape::UNMAPS) {
                 // SAFETY: as above.

@@ -4,7 +4,7 @@
 
 use super::filter::{self, cgroup_of};
 use super::storage::TaskState;
-use crate::file::{self, path};
+use crate::file::view::FileView;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
@@ -71,9 +71,7 @@ pub fn emit(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, reas
         if !mm.is_null() {
             let file: Pointer = DirectLoad::read(mm, offset!(mm_exe_file));
             if !file.is_null() {
-                exe = file::identity::<DirectLoad>(file);
-                let address = percpu.address(file);
-                path::emit(percpu, address, &exe, false, 0);
+                exe = FileView::typed(percpu, file).named(percpu, 0);
             }
         }
         let [pid_ns, inner_pid, inner_tid] = pid_namespace_ids(percpu, task);

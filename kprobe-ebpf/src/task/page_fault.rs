@@ -267,7 +267,7 @@ fn reset(state: &mut TaskState, begin_ns: u64, ended: u64, flags: u16) {
     fault.span = 0;
     fault.begin_ns = begin_ns;
     fault.address = 0;
-    fault.file = FileId { dev: 0, generation: 0, ino: 0 };
+    fault.file = FileId { dev: 0, generation: 0, ino: 0, name: 0 };
     fault.page = 0;
 }
 

@@ -10,9 +10,8 @@
 
 use super::storage::TaskState;
 use crate::file::inode;
+use crate::file::view::FileView;
 use crate::runtime::atomic::fetch_add;
-use crate::runtime::layout::offset;
-use crate::runtime::read::{KernelRead, Pointer};
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::in_flight::set_of;
@@ -31,25 +30,15 @@ const O_DIRECT: u32 = if cfg!(bpf_target_arch = "aarch64") { 0o200_000 } else { 
 /// O_APPEND, with which pwrite ignores its offset (pwrite(2), section BUGS).
 const O_APPEND: u32 = 0o2_000;
 
-/// Returns the inode whose pages a write to this file may change, if the record of the call will
-/// have the range. None for direct I/O, which bypasses the page cache.
-///
-/// # Safety
-/// `file` is a `struct file` of the kind that `R` reads.
+/// Returns the address of the inode whose pages a write to this file may change, if the record of
+/// the call will have the range. 0 for direct I/O, which bypasses the page cache.
 #[inline(always)]
-pub unsafe fn inode<R: KernelRead>(file: Pointer, shape: SyscallShape) -> Option<Pointer> {
+pub fn inode(file: &FileView, shape: SyscallShape) -> u64 {
     if !shape.has(SyscallShape::WRITES) {
-        return None;
+        return 0;
     }
     let bypass = if shape.has(SyscallShape::POSITION) { O_DIRECT } else { O_DIRECT | O_APPEND };
-    // SAFETY: by the contract.
-    unsafe {
-        if R::read::<u32>(file, offset!(file_flags)) & bypass != 0 {
-            return None;
-        }
-        let inode: Pointer = R::read(file, offset!(file_inode));
-        if inode::file_type::<R>(inode) == inode::S_IFREG { Some(inode) } else { None }
-    }
+    if file.flags & bypass == 0 && file.file_type == inode::S_IFREG { file.inode } else { 0 }
 }
 
 /// Counts the write call that the task enters.

@@ -87,7 +87,7 @@ impl Files {
             None => (on_target.calls, on_target.total, on_target.max) = (1, classified.time, classified.time),
         }
         if let Some(target) = names.second_file.as_deref().filter(|file| is_storage(file)) {
-            self.row_or_others(&target.path).merge(&on_target);
+            self.row_or_others(target.shown_path()).merge(&on_target);
         }
     }
 
@@ -102,7 +102,7 @@ impl Files {
         }
         row.total = event.end.since(event.start);
         row.max = row.total;
-        self.row_or_others(&file.path).merge(&row);
+        self.row_or_others(file.shown_path()).merge(&row);
     }
 
     /// Returns up to `limit` files, ordered by total time.
@@ -195,7 +195,7 @@ impl FileRow {
 /// that is absolute.
 pub fn path<'a>(trace: &'a Trace, call: &'a SyscallEvent) -> Option<std::borrow::Cow<'a, str>> {
     match (&trace.names.file, &call.paths[0]) {
-        (Some(file), _) => Some((&*file.path).into()),
+        (Some(file), _) => Some((&**file.shown_path()).into()),
         (None, Some(path)) if path.starts_with('/') && call.file.is_none() => Some((&**path).into()),
         _ => None,
     }

@@ -41,7 +41,7 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
         first.push(async_io::label(&io.event), Ink::Bold);
         lines.push(first);
         if let Some(file) = &io.file {
-            let path = format!("on {}", sanitize(&file.path));
+            let path = format!("on {}", sanitize(file.shown_path()));
             lines.push(indented(&shorten::path(&path, columns.saturating_sub(MARGIN)), Ink::Plain));
         }
     }
@@ -65,7 +65,7 @@ fn fault_lines(mut first: Line, trace: &Trace, fault: &FaultEvent, columns: usiz
     let address = fault.address.map(|address| format!(" at {address:#x}")).unwrap_or_default();
     first.push(format!("page fault{address}"), Ink::Bold);
     let Some(file) = &trace.names.file else { return vec![first] };
-    let path = sanitize(&file.path);
+    let path = sanitize(file.shown_path());
     let offset = fault.offset.map(|offset| format!(" + {offset:#x}")).unwrap_or_default();
     let path = format!("on {path}{offset}");
     if first.width() + 2 + width(&path) <= columns {

@@ -98,10 +98,14 @@ const FIELDS: &[(&str, &[&str])] = &[
     // 6.17 made d_name const and added a writable alias in a union.
     ("dentry_name", &["dentry.d_name"]),
     ("dentry_inode", &["dentry.d_inode"]),
+    ("dentry_seq", &["dentry.d_seq.seqcount.sequence", "dentry.d_seq.sequence"]),
+    // The hash list's pointer to this dentry; null for an unhashed one.
+    ("dentry_hashed", &["dentry.d_hash.pprev"]),
     ("vfsmount_root", &["vfsmount.mnt_root"]),
     ("mount_mnt", &["mount.mnt"]),
     ("mount_parent", &["mount.mnt_parent"]),
     ("mount_mountpoint", &["mount.mnt_mountpoint"]),
+    ("mount_ns", &["mount.mnt_ns"]),
     ("binprm_file", &["linux_binprm.file"]),
     ("bio_next", &["bio.bi_next"]),
     ("bio_bdev", &["bio.bi_bdev"]),

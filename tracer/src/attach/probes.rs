@@ -243,6 +243,15 @@ pub const PROBES: &[Probe] = &[
         "which commit an fsync waited for",
     ),
     probe(
+        "async_queue",
+        "asynchronous I/O",
+        "io_uring_queue_async_work",
+        "async_queue",
+        Need::Optional,
+        &["io_kiocb_opcode"],
+        "requests of io_uring that a worker executes, and renames among them",
+    ),
+    probe(
         "task_exit",
         "tasks",
         "sched_process_exit",
@@ -339,15 +348,6 @@ pub const ASYNC_PROBES: &[Probe] = &[
         Need::Optional,
         &["io_kiocb_result", "io_kiocb_file", "file_inode", "inode_ino", "sb_dev"],
         "when a request of io_uring completed, and its result",
-    ),
-    probe(
-        "async_queue",
-        "asynchronous I/O",
-        "io_uring_queue_async_work",
-        "async_queue",
-        Need::Optional,
-        &[],
-        "requests of io_uring that a worker executes",
     ),
     probe(
         "async_submit",

@@ -94,6 +94,7 @@ const EQUIVALENTS: &[(&str, Equivalent)] = &[
     ("jbd2_end_commit", none("its function returns after the waiting tasks were woken")),
     // Also entered after a file system shutdown; the recorded state is then never used.
     ("ext4_sync_file_enter", function("ext4_sync_file", &[])),
+    ("io_uring_queue_async_work", none("its function is static and inlined")),
     ("ext4_sync_file_exit", none("its function also returns without a sync, and sleeps")),
     ("writeback_start", none("it fires in a loop of wb_writeback, which is static")),
     ("writeback_written", none("it fires in a loop of wb_writeback, which is static")),

@@ -6,6 +6,7 @@ pub(crate) mod ring;
 pub mod rings;
 
 pub mod decode;
+mod path_text;
 pub mod translate;
 
 pub(crate) mod in_flight;

@@ -10,12 +10,15 @@ use blkkin_wire::event::{
     PidNsIds, RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskChange, TaskEvent, TaskRef,
     TraceContext,
 };
-use blkkin_wire::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid};
+use blkkin_wire::ids::{
+    CgroupId, DeviceId, Fd, FileId, NameId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid,
+};
 use blkkin_wire::syscalls::{Arch, SyscallId, SyscallSpec};
 use blkkin_wire::thread_attributes::{ThreadAttribute, ThreadAttributes};
 
 use crate::attach::req_op::ReqOpTable;
 use crate::read::decode::{self, Record};
+use crate::read::path_text::{PathStart, path};
 
 mod async_io;
 pub(crate) mod in_flight;
@@ -316,16 +319,24 @@ fn task(record: &raw::TaskRecord) -> TaskEvent {
 }
 
 fn file(record: &raw::FileRecord, leaf_first: &[u8]) -> FileEvent {
-    let truncated = record.header.flags & raw::FILE_PATH_TRUNCATED != 0;
+    let has = |flag| record.header.flags & flag != 0;
+    let truncated = has(raw::FILE_PATH_TRUNCATED);
+    let start = match (truncated, has_path(&record.filesystem)) {
+        (true, _) => PathStart::Unknown,
+        (false, false) => PathStart::NameOnly,
+        (false, true) if has(raw::FILE_UNMOUNTED) => PathStart::Unmounted,
+        (false, true) => PathStart::Root,
+    };
     FileEvent {
         time: MonotonicNs(record.header.time_ns),
         file: file_id(&record.file),
-        path: path(leaf_first, truncated, has_path(&record.filesystem)).into(),
+        path: path(leaf_first, start).into(),
         captured: if truncated { Captured::Truncated } else { Captured::Full },
         filesystem: nul_terminated(&record.filesystem),
         device_file: (record.rdev != 0 && record.mode & S_IFMT == S_IFBLK)
             .then(|| DeviceId::from_kernel(record.rdev)),
         mode: record.mode,
+        removed: has(raw::FILE_NAME_REMOVED),
     }
 }
 
@@ -339,20 +350,6 @@ fn has_path(filesystem: &[u8]) -> bool {
     !matches!(nul_terminated(filesystem).as_ref(), "pipefs" | "sockfs" | "anon_inodefs" | "bdev" | "memfd")
 }
 
-fn path(leaf_first: &[u8], truncated: bool, absolute: bool) -> String {
-    let components = leaf_first.split(|byte| *byte == 0).filter(|component| !component.is_empty());
-    let mut components: Vec<_> = components.map(String::from_utf8_lossy).collect();
-    components.reverse();
-    let joined = components.join("/");
-    if truncated {
-        format!("…/{joined}")
-    } else if absolute {
-        format!("/{}", joined.trim_start_matches('/'))
-    } else {
-        joined
-    }
-}
-
 fn nul_terminated(bytes: &[u8]) -> Arc<str> {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into()
@@ -363,20 +360,17 @@ fn task_ref(id: u64, version: u16) -> TaskRef {
 }
 
 fn file_id(file: &raw::FileId) -> FileId {
-    FileId { device: DeviceId::from_kernel(file.dev), ino: file.ino, generation: file.generation }
+    FileId {
+        device: DeviceId::from_kernel(file.dev),
+        ino: file.ino,
+        generation: file.generation,
+        name: NameId(file.name),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn path_is_assembled_from_leaf_first_components() {
-        assert_eq!(path(b"c\0b\0a\0", false, true), "/a/b/c");
-        assert_eq!(path(b"c\0b\0", true, true), "…/b/c");
-        assert_eq!(path(b"\0", false, true), "/");
-        assert_eq!(path(b"[eventpoll]\0", false, false), "[eventpoll]");
-    }
 
     #[test]
     fn unread_attributes_are_reported_by_length() {

@@ -23,6 +23,11 @@ impl<'a, T> Column<'a, T> {
         present.then(|| self.next()).transpose()
     }
 
+    /// Returns whether no values are left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.values.as_slice().is_empty()
+    }
+
     /// Returns an error if values are left.
     pub(super) fn end(&self) -> Result<(), Malformed> {
         if self.values.as_slice().is_empty() { Ok(()) } else { Err(Malformed::Long(self.name)) }

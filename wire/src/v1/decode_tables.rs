@@ -13,7 +13,7 @@ use super::message;
 use super::thread_attributes;
 use super::{BY_RULE, COPIED_BYTES_MAX, Malformed};
 use crate::event::{ContextSource, TaskRef, TraceContext};
-use crate::ids::{DeviceId, FileId, SpanId, TaskId, TraceId};
+use crate::ids::{DeviceId, FileId, NameId, SpanId, TaskId, TraceId};
 use crate::syscalls::{Args, SyscallId};
 use crate::thread_attributes::ThreadAttributes;
 
@@ -39,7 +39,7 @@ impl<'a> DecodeTables<'a> {
         let tasks = tasks(&message.tasks, &ids)?;
         let mut tables = DecodeTables {
             tasks,
-            files: files(&message.files)?,
+            files: files(&message.files, &message.file_names)?,
             devices: message.devices.iter().copied().map(DeviceId::from_kernel).collect(),
             strings: &message.strings,
             contexts: message.contexts.as_ref().map_or(Ok(Vec::new()), contexts)?,
@@ -105,20 +105,24 @@ fn tasks(message: &message::Tasks, ids: &IdOrigins<'_>) -> Result<Vec<TaskRef>, 
     Ok(tasks)
 }
 
-fn files(message: &message::Files) -> Result<Vec<FileId>, Malformed> {
+fn files(message: &message::Files, names: &[u64]) -> Result<Vec<FileId>, Malformed> {
     let mut device = Column::new(&message.device, "Files.device");
     let mut generation = Column::new(&message.generation, "Files.generation");
+    let mut names = Column::new(names, "EventBatch.file_names");
+    let named = !names.is_empty();
     let mut last = Delta::default();
     let files = message.inode.iter().map(|inode| {
         Ok(FileId {
             device: DeviceId::from_kernel(*device.next()?),
             ino: last.decode(*inode),
             generation: *generation.next()?,
+            name: NameId(names.next_if(named)?.copied().unwrap_or_default()),
         })
     });
     let files = files.collect::<Result<_, _>>()?;
     device.end()?;
     generation.end()?;
+    names.end()?;
     Ok(files)
 }
 

@@ -12,7 +12,7 @@ use super::interned_strings::InternedStrings;
 use super::message;
 use super::thread_attributes::AttributeSets;
 use crate::event::{ContextSource, TaskRef, TraceContext};
-use crate::ids::FileId;
+use crate::ids::{FileId, NameId};
 use crate::syscalls::SyscallId;
 
 /// Dictionaries of a batch under construction.
@@ -61,6 +61,15 @@ impl EncodeTables<'_> {
             files.generation.push(file.generation);
         }
         files
+    }
+
+    /// Returns the name of each file in the dictionary; empty if all are unknown.
+    pub(super) fn file_names(&self) -> Vec<u64> {
+        let files = self.files.values();
+        if files.iter().all(|file| file.name == NameId::NONE) {
+            return Vec::new();
+        }
+        files.iter().map(|file| file.name.0).collect()
     }
 
     /// Returns the contexts; none if no call has one, so that the field is absent.

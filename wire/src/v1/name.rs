@@ -16,6 +16,8 @@ const KERNEL_THREAD: u32 = 1 << 2;
 const NS_IDS: u32 = 1 << 3;
 /// For files and devices: the second device is present.
 const DEVICE: u32 = 1 << 0;
+/// For files: the name was removed.
+const REMOVED: u32 = 1 << 1;
 
 /// Task changes by their numbers.
 const CHANGES: [TaskChange; 5] =
@@ -71,7 +73,8 @@ impl NameWriter {
         columns.captured.push(number(&CAPTURED, &file.captured));
         columns.path.push(file.path.as_ref().to_owned());
         columns.filesystem.push(file.filesystem.as_ref().to_owned());
-        columns.flags.push(if file.device_file.is_some() { DEVICE } else { 0 });
+        let device = if file.device_file.is_some() { DEVICE } else { 0 };
+        columns.flags.push(device | if file.removed { REMOVED } else { 0 });
         columns.device_file.extend(file.device_file.map(|device| tables.devices.intern(device.to_kernel())));
         columns.mode.push(file.mode);
     }
@@ -170,7 +173,8 @@ impl<'a> NameReader<'a> {
     ) -> Result<FileEvent, Malformed> {
         let columns = &mut self.files;
         let kept = *columns.captured.next()?;
-        let device = columns.device_file.next_if(*columns.flags.next()? & DEVICE != 0)?;
+        let flags = *columns.flags.next()?;
+        let device = columns.device_file.next_if(flags & DEVICE != 0)?;
         Ok(FileEvent {
             time,
             file: tables.file(columns.file.next()?, "FileEvents.file")?,
@@ -179,6 +183,7 @@ impl<'a> NameReader<'a> {
             filesystem: columns.filesystem.next()?.as_str().into(),
             device_file: device.map(|index| tables.device(index, "FileEvents.device_file")).transpose()?,
             mode: *columns.mode.next()?,
+            removed: flags & REMOVED != 0,
         })
     }
 

@@ -104,7 +104,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     }
     let (task_events, file_events, device_events) = names.end();
     let tasks = tables.tasks_message();
-    let files = tables.files_message();
+    let (files, file_names) = (tables.files_message(), tables.file_names());
     let syscalls = tables.syscall_messages();
     let devices = tables.devices.values().to_vec();
     let contexts = tables.contexts_message();
@@ -144,6 +144,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         page_origin_events: page_origins.end(),
         async_io_events: async_ios.end(),
         fault_events: faults.end(),
+        file_names,
     };
     message.encode_to_vec()
 }

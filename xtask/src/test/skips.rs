@@ -67,6 +67,18 @@ const ALLOWED: &[AllowedSkip] = &[
         why: "longer searches of the model; the short ones run",
     },
     AllowedSkip {
+        guest: None,
+        program: "blkkin/tests/async_io",
+        reason: "this device cannot be polled",
+        why: "loop devices have no polled queues; the guests' null_blk has",
+    },
+    AllowedSkip {
+        guest: Some("6.12"),
+        program: "blkkin/tests/async_io on loop",
+        reason: "this device cannot be polled",
+        why: "as above",
+    },
+    AllowedSkip {
         guest: Some("6.1"),
         program: "blkkin/tests/attach",
         reason: "this kernel refuses no kind",

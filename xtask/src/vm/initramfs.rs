@@ -92,7 +92,8 @@ pub(super) fn build(
 }
 
 /// Tests that need compiled context programs.
-const NEED_CONTEXT: [&str; 2] = ["blkkin/tests/context ", "blkkin/tests/thread_contexts "];
+const NEED_CONTEXT: [&str; 3] =
+    ["blkkin/tests/context ", "blkkin/tests/thread_contexts ", "blkkin/tests/page_faults "];
 /// Test program that builds the context programs, the variable that requests it, and their folder
 /// in the guest (`blkkin/tests/support/context`).
 const CONTEXT: (&str, &str, &str) = ("blkkin/tests/context", "BLKKIN_BUILD_CONTEXT_PROGRAMS", "context");

@@ -49,6 +49,7 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("device", "", Disk::Virtio),
     suite("writeback", "ext4", Disk::Loop),
     suite("names", "container", Disk::Virtio),
+    suite("file_names", "", Disk::Loop),
     suite("stacked", "", Disk::Loop),
     suite("guest_stacked", "linear", Disk::Linear),
     suite("guest_stacked", "crypt", Disk::Crypt),

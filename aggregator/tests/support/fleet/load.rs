@@ -9,7 +9,9 @@ use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
     DeviceEvent, FileEvent, LayerEvent, OpenFile, PairEvent, SyscallEvent, SyscallOutcome, TaskEvent, TaskRef,
 };
-use blkkin_wire::ids::{BootId, DeviceId, Fd, FileId, NodeId, Source, SpanId, StartEpoch, TaskId, TraceId};
+use blkkin_wire::ids::{
+    BootId, DeviceId, Fd, FileId, NameId, NodeId, Source, SpanId, StartEpoch, TaskId, TraceId,
+};
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::Span;
 use blkkin_wire::syscalls::SyscallId;
@@ -208,7 +210,7 @@ pub(super) fn task(n: u64) -> TaskRef {
 }
 
 fn file(n: u64) -> FileId {
-    FileId { device: DISK, ino: 12 + n, generation: 1 }
+    FileId { device: DISK, ino: 12 + n, generation: 1, name: NameId::NONE }
 }
 
 /// Returns the inverse modulo 2^64 of an odd number: each step of Newton's method doubles the

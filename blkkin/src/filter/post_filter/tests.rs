@@ -12,14 +12,14 @@ use blkkin_wire::event::{
     TraceContext,
 };
 use blkkin_wire::ids::{
-    BootId, DeviceId, Fd, FileId, NodeId, Source, SpanId, StartEpoch, TaskId, TraceId, Uid,
+    BootId, DeviceId, Fd, FileId, NameId, NodeId, Source, SpanId, StartEpoch, TaskId, TraceId, Uid,
 };
 use blkkin_wire::syscalls::SyscallId;
 
 use super::*;
 
 const DEVICE: DeviceId = DeviceId { major: 8, minor: 0 };
-const FILE: FileId = FileId { device: DEVICE, ino: 12, generation: 1 };
+const FILE: FileId = FileId { device: DEVICE, ino: 12, generation: 1, name: NameId::NONE };
 const TASK: TaskRef = TaskRef { id: TaskId(1), version: 1 };
 
 /// A write of 1 ms to a file of that path.

@@ -175,7 +175,8 @@ impl PageOrigins {
 
     fn apply_call(&mut self, call: &SyscallEvent, out: &mut Vec<PageOriginEvent>) {
         let Some(open) = write_range::destination(call) else { return };
-        let file = open.file;
+        // A file may be written under several names.
+        let file = open.file.unnamed();
         if self.memory.contains(&file.device) {
             return;
         }

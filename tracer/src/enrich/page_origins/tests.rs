@@ -7,7 +7,7 @@ use blkkin_probe_abi::record::{
 };
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, OpenFile, PairEvent, SyscallEvent, SyscallOutcome, TaskRef};
-use blkkin_wire::ids::{DeviceId, Fd, FileId, SpanId, TaskId};
+use blkkin_wire::ids::{DeviceId, Fd, FileId, NameId, SpanId, TaskId};
 use blkkin_wire::page_origin::{PageOriginEvent, Unattributed, WriterEvidence};
 use blkkin_wire::syscalls::SyscallId;
 use proptest::prelude::*;
@@ -17,14 +17,16 @@ use super::PageOrigins;
 const INO: u64 = 7;
 
 fn file() -> FileId {
-    FileId { device: DeviceId::from_kernel(0x80_0001), ino: INO, generation: 1 }
+    FileId { device: DeviceId::from_kernel(0x80_0001), ino: INO, generation: 1, name: NameId::NONE }
 }
 
 fn write(span: u64, times: [u64; 2], offset: u64, bytes: u64) -> LayerEvent {
     let task = TaskRef { id: TaskId(span), version: 0 };
     let call = SyscallId::by_name("pwrite64").unwrap();
     let [enter, exit] = times.map(MonotonicNs);
-    let open = OpenFile { fd: Fd(3), file: file(), position_before: None, position_after: None };
+    // Each call has the file by another of its names.
+    let named = FileId { name: NameId(span), ..file() };
+    let open = OpenFile { fd: Fd(3), file: named, position_before: None, position_after: None };
     LayerEvent::Syscall(SyscallEvent {
         args: [3, 0, bytes, offset, 0, 0],
         outcome: SyscallOutcome::Returned(bytes as i64),
@@ -42,7 +44,7 @@ fn truncate(span: u64, time: u64, length: u64) -> LayerEvent {
 
 fn bio(span: u64, time: u64, offset: u64, bytes: u32, open_writes: u32) -> BioPagesRecord {
     let header = Header { tag: raw::TAG_BIO_PAGES, flags: PAGES_WRITTEN, time_ns: time, ..Header::default() };
-    let file = raw::FileId { dev: 0x80_0001, generation: 1, ino: INO };
+    let file = raw::FileId { dev: 0x80_0001, generation: 1, ino: INO, name: 0 };
     BioPagesRecord {
         header,
         span,

@@ -53,7 +53,7 @@ mod tests {
     fn an_unseen_end_leaves_no_address() {
         let flags = raw::FAULT_HAS_FILE | raw::FAULT_HAS_PAGE | raw::FAULT_END_UNSEEN;
         let header = Header { tag: raw::TAG_FAULT, flags, time_ns: 90, ..Header::default() };
-        let file = FileId { dev: 7, generation: 1, ino: 5 };
+        let file = FileId { dev: 7, generation: 1, ino: 5, name: 0 };
         let record = raw::FaultRecord {
             header,
             begin_ns: 10,

@@ -22,7 +22,7 @@ pub(super) fn sample_batch() -> EventBatch {
     let (disk, part) = (DeviceId { major: 259, minor: 0 }, DeviceId { major: 259, minor: 2 });
     let task = TaskRef { id: TaskId(0x6a09_e667_f3bc_c908), version: 1 };
     let kernel = TaskRef { id: TaskId(0xbb67_ae85_84ca_a73b), version: 0 };
-    let file = FileId { device: part, ino: 1_234, generation: 77 };
+    let file = FileId { device: part, ino: 1_234, generation: 77, name: NameId::NONE };
     let open = OpenFile { fd: Fd(3), file, position_before: None, position_after: None };
     let other = OpenFile { position_before: Some(100), position_after: Some(4_196), fd: Fd(4), file };
     let write = SyscallEvent {
@@ -157,7 +157,7 @@ pub(super) fn sample_batch() -> EventBatch {
         uid: Uid(1_000),
         cgroup: CgroupId(9_999),
         comm: "postgres".into(),
-        exe: Some(FileId { device: part, ino: 99, generation: 0 }),
+        exe: Some(FileId { device: part, ino: 99, generation: 0, name: NameId::NONE }),
         kernel_thread: false,
         ns_ids: None,
     };
@@ -177,6 +177,7 @@ pub(super) fn sample_batch() -> EventBatch {
         filesystem: "ext4".into(),
         device_file: None,
         mode: 0o100_600,
+        removed: false,
     };
     let node =
         FileEvent { path: "/dev/nvme0n1".into(), device_file: Some(disk), mode: 0o060_660, ..name.clone() };
@@ -598,7 +599,8 @@ fn with_page_origins() -> EventBatch {
         evidence: WriterEvidence::MappedStore,
         ..writer
     };
-    let file = FileId { device: DeviceId { major: 259, minor: 2 }, ino: 1_234, generation: 77 };
+    let file =
+        FileId { device: DeviceId { major: 259, minor: 2 }, ino: 1_234, generation: 77, name: NameId::NONE };
     let data = PageOriginEvent {
         time: bio.queue,
         bio: bio.span,
@@ -642,7 +644,8 @@ fn with_faults() -> EventBatch {
             _ => None,
         })
         .unwrap();
-    let file = FileId { device: DeviceId { major: 259, minor: 2 }, ino: 1_234, generation: 77 };
+    let file =
+        FileId { device: DeviceId { major: 259, minor: 2 }, ino: 1_234, generation: 77, name: NameId::NONE };
     let (begin, end) = (MonotonicNs(5_000_300_000), MonotonicNs(5_000_400_000));
     let full = FaultEvent {
         file: Some(file),
@@ -679,7 +682,12 @@ fn with_async_io() -> EventBatch {
     let times = [MonotonicNs(5_000_000_000), MonotonicNs(5_000_090_000)];
     let read = AsyncIoEvent {
         user_data: 0xdead_beef_0000_0001,
-        file: Some(FileId { device: DeviceId { major: 259, minor: 2 }, ino: 1_234, generation: 77 }),
+        file: Some(FileId {
+            device: DeviceId { major: 259, minor: 2 },
+            ino: 1_234,
+            generation: 77,
+            name: NameId::NONE,
+        }),
         descriptor: Some(AsyncDescriptor::Registered(3)),
         offset: Some(1 << 40),
         queued: Some(MonotonicNs(5_000_001_000)),
@@ -778,8 +786,10 @@ fn page_fault_after_the_last_known_event_is_read() {
 #[test]
 fn dirty_pages_are_not_encoded() {
     let mut batch = sample_batch();
-    let (file, time) =
-        (FileId { device: DeviceId { major: 7, minor: 0 }, ino: 1, generation: 0 }, MonotonicNs(1));
+    let (file, time) = (
+        FileId { device: DeviceId { major: 7, minor: 0 }, ino: 1, generation: 0, name: NameId::NONE },
+        MonotonicNs(1),
+    );
     let task = TaskRef { id: TaskId(1), version: 0 };
     batch
         .events
@@ -795,7 +805,7 @@ fn an_origin_of_random_write_back_is_short() {
     let id = |origin: u64, counter: u64| SpanId(mix((origin << 44 | (70_000 + counter)) ^ epoch));
     let random = |n: u64| mix(n) % (1 << 18);
     let LayerEvent::Bio(bio) = batch.events[7].clone() else { panic!("{:?}", batch.events[7]) };
-    let file = FileId { device: bio.device, ino: 1_234, generation: 77 };
+    let file = FileId { device: bio.device, ino: 1_234, generation: 77, name: NameId::NONE };
     let event = |n: u64| {
         let queue = MonotonicNs(9_000_000_000 + 10_000 * n + random(n) % 5_000);
         let writer = PageWriter {

@@ -19,10 +19,11 @@ fn device() -> impl Strategy<Value = DeviceId> {
 }
 
 fn file() -> impl Strategy<Value = FileId> {
-    (device(), any::<u64>(), any::<u32>()).prop_map(|(device, ino, generation)| FileId {
+    (device(), any::<u64>(), any::<u32>(), any::<u64>()).prop_map(|(device, ino, generation, name)| FileId {
         device,
         ino,
         generation,
+        name: NameId(name),
     })
 }
 
@@ -146,9 +147,9 @@ prop_compose! {
 prop_compose! {
     fn file_event()(
         time in time(), file in file(), path in text(), captured in captured(), filesystem in text(),
-        device_file in option::of(device()), mode: u32
+        device_file in option::of(device()), mode: u32, removed: bool
     ) -> FileEvent {
-        FileEvent { time, file, path: path.into(), captured, filesystem: filesystem.into(), device_file, mode }
+        FileEvent { time, file, path: path.into(), captured, filesystem: filesystem.into(), device_file, mode, removed }
     }
 }
 
