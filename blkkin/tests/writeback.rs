@@ -15,7 +15,7 @@ mod support;
 #[path = "writeback/writers.rs"]
 mod writers;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -28,8 +28,10 @@ use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WriterEvid
 
 use support::disk::Disk;
 use support::gated_process::GatedProcess;
-use support::recording::{Recorder, Recording};
+use support::missed_ends::until_complete;
+use support::recording::{Recorder, Recording, record};
 use support::single_process::c_path;
+use support::uring::{Mode, append_buffered};
 use support::{needs, or_skip};
 use writers::{SECTOR, Step};
 
@@ -215,6 +217,54 @@ fn a_file_that_is_written_and_closed_is_named_later() {
         written += u64::from(origin.bytes);
     }
     assert_eq!(written, 4 << 20, "{:#?}", recording.page_origins().collect::<Vec<_>>());
+}
+
+/// Buffered writes through io_uring are writers, under the call that submitted them or, where a thread
+/// of the kernel polls the ring, by themselves. Each is found by its range: also one at the file's own
+/// position, and one at the end of the file.
+#[test]
+fn requests_of_io_uring_are_writers() {
+    const BLOCKS: u64 = 256;
+    needs!("losetup", "mkfs.ext4");
+    for (mode, offset, append) in [
+        (Mode::Plain, true, false),
+        (Mode::Plain, false, false),
+        (Mode::Plain, true, true),
+        (Mode::Worker, true, false),
+        (Mode::Sqpoll, true, false),
+    ] {
+        let disk = or_skip!(Disk::ext4(64 << 20));
+        let path = disk.mount_point().join("file");
+        let recording = until_complete(|| {
+            let mut process = GatedProcess::new(|| {
+                let mut options = File::options();
+                let options = if append { options.append(true) } else { options.write(true) };
+                let file = options.create(true).open(&path).unwrap();
+                let failed = append_buffered(&file, mode, BLOCKS, offset);
+                if failed != 0 { failed } else { -i32::from(file.sync_all().is_err()) }
+            });
+            let recording = record(&TracerConfig::default(), &mut [&mut process]);
+            std::fs::remove_file(&path).unwrap();
+            recording
+        });
+        let mut requests: Vec<_> = recording.async_ios().filter(|io| io.writes_page_cache).collect();
+        requests.sort_by_key(|io| io.user_data);
+        assert_eq!(requests.len() as u64, BLOCKS, "{mode:?}");
+        for io in &requests {
+            assert_eq!(io.offset, Some(io.user_data as i64 * 4_096), "{mode:?} {io:#?}");
+            assert_eq!(io.submitter.is_none(), mode == Mode::Sqpoll, "{io:#?}");
+        }
+        let file = requests[0].file.unwrap().unnamed();
+        let mut bytes = 0;
+        for origin in recording.page_origins().filter(|origin| origin.file == Some(file)) {
+            let blocks = origin.offset / 4_096..(origin.offset + u64::from(origin.bytes)) / 4_096;
+            let expected: HashSet<SpanId> = blocks.map(|block| requests[block as usize].root()).collect();
+            let named: HashSet<SpanId> = origin.writers.iter().map(|writer| writer.span).collect();
+            assert_eq!((named, origin.bytes_unattributed), (expected, 0), "{mode:?} {origin:#?}");
+            bytes += u64::from(origin.bytes);
+        }
+        assert_eq!(bytes, BLOCKS * 4_096, "{mode:?}");
+    }
 }
 
 /// Stores into a mapping have no call: the writer is the task, from the store that made the page

@@ -83,6 +83,8 @@ pub struct AsyncIoEvent {
     pub ring_flags: u32,
     /// Flags of the submission queue entry (`IOSQE_*`).
     pub sqe_flags: u8,
+    /// It wrote into the page cache of a regular file, so that a bio of later carries its bytes.
+    pub writes_page_cache: bool,
 }
 
 /// `IORING_SETUP_*` (include/uapi/linux/io_uring.h).
@@ -159,6 +161,7 @@ impl AsyncIoEvent {
             bios: 0,
             ring_flags: 0,
             sqe_flags: 0,
+            writes_page_cache: false,
         }
     }
 }

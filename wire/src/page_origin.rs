@@ -84,7 +84,8 @@ pub struct PageWriter {
     /// Trace of the operation, if it belongs to a span of an application. 0: the trace that begins at
     /// the operation's own span. The join sets it.
     pub trace: TraceId,
-    /// Span of the system call or the page fault; 0 if it has none.
+    /// Span of the system call or the page fault; 0 if it has none. Of a request of io_uring, the call
+    /// that submitted it or, without one, its own.
     pub span: SpanId,
     /// Task that wrote.
     pub task: TaskRef,

@@ -3,7 +3,7 @@
 //! *Out*: a log with one line for each submission: the number that the program gave it, the offset,
 //! and the clock before and after it. The log is the witness for what the tracer recorded.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
@@ -170,4 +170,30 @@ pub(crate) fn now() -> u64 {
     // SAFETY: the time outlives the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Writes `count` blocks one behind the other into a file, through the page cache, one in a call.
+/// `offset`: the program names it; otherwise it is the file's own position, which the kernel moves.
+/// Returns 0, or what failed.
+pub(crate) fn append_buffered(file: &File, mode: Mode, count: u64, offset: bool) -> i32 {
+    let mut builder = IoUring::<Entry, io_uring::cqueue::Entry>::builder();
+    if mode == Mode::Sqpoll {
+        builder.setup_sqpoll(1_000);
+    }
+    let Ok(mut ring) = builder.build(1) else { return 1 };
+    let flags = if mode == Mode::Worker { Flags::ASYNC } else { Flags::empty() };
+    let block = Block([0x5a; BLOCK]);
+    for number in 0..count {
+        let at = if offset { number * BLOCK as u64 } else { u64::MAX };
+        let write = opcode::Write::new(types::Fd(file.as_raw_fd()), block.0.as_ptr(), BLOCK as u32);
+        let entry = write.offset(at).build().flags(flags).user_data(number);
+        // SAFETY: file and block outlive the request.
+        if unsafe { ring.submission().push(&entry) }.is_err() || ring.submit_and_wait(1).is_err() {
+            return 2;
+        }
+        if ring.completion().next().is_none_or(|completion| completion.result() != BLOCK as i32) {
+            return 3;
+        }
+    }
+    0
 }

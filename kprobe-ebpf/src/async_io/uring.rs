@@ -22,12 +22,12 @@ use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer};
 use crate::runtime::settings::setting;
 use crate::runtime::table::{self, ClaimCounters};
-use crate::task::{self, TaskState};
+use crate::task::{self, TaskState, page_writes};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::{Program, TASK_ACTIVE};
+use blkkin_probe_abi::settings::{Program, SyscallShape, TASK_ACTIVE};
 
 /// `IOSQE_FIXED_FILE` (include/uapi/linux/io_uring.h).
 const IOSQE_FIXED_FILE: u8 = 1;
@@ -37,6 +37,8 @@ const SQE_FLAGS: u32 = 0x7f;
 /// Operations whose request is a `struct io_rw`: READV, WRITEV, READ_FIXED, WRITE_FIXED, READ, WRITE,
 /// READ_MULTISHOT, READV_FIXED, WRITEV_FIXED.
 const READ_WRITE: u64 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 22 | 1 << 23 | 1 << 49 | 1 << 60 | 1 << 61;
+/// The writes among these: WRITEV, WRITE_FIXED, WRITE, WRITEV_FIXED.
+const WRITE: u64 = 1 << 2 | 1 << 5 | 1 << 23 | 1 << 61;
 
 /// Handles io_uring_submit_req(req).
 #[inline(always)]
@@ -126,6 +128,25 @@ pub fn queue(req: Pointer) {
     entry.queued_ns = unsafe { bpf_ktime_get_ns() };
 }
 
+/// Returns whether the completed request wrote bytes into the page cache of a regular file.
+#[inline(always)]
+fn writes_page_cache(entry: &AsyncIo, file: &FileView) -> bool {
+    WRITE >> entry.opcode & 1 != 0
+        && entry.result > 0
+        && entry.flags & ASYNC_HAS_OFFSET != 0
+        && page_writes::inode(file, SyscallShape(SyscallShape::WRITES | SyscallShape::POSITION)) != 0
+}
+
+/// Notes that the request wrote. `end`: position behind its last byte (`kiocb.ki_pos`), which says
+/// where a write at the file's own position or at the end of the file was.
+#[inline(always)]
+fn note_write(entry: &mut AsyncIo, file: &FileView, end: i64) {
+    if entry.offset < 0 || file.flags & page_writes::O_APPEND != 0 {
+        entry.offset = end - entry.result as i64;
+    }
+    entry.flags |= ASYNC_WRITES_PAGE_CACHE;
+}
+
 /// Handles io_uring_complete(ring, req, …). `req` is NULL for an entry without a request.
 #[inline(always)]
 pub fn complete<R: KernelRead>(req: Pointer) {
@@ -140,7 +161,13 @@ pub fn complete<R: KernelRead>(req: Pointer) {
     unsafe {
         let file: Pointer = R::read(req, offset!(io_kiocb_file));
         if !file.is_null() {
-            entry.file = FileView::read::<R>(percpu, file).named(percpu, now);
+            entry.result = R::read(req, offset!(io_kiocb_result));
+            let file = FileView::read::<R>(percpu, file);
+            if writes_page_cache(entry, &file) {
+                let end: i64 = R::read(req, offset!(io_rw_pos));
+                note_write(entry, &file, end);
+            }
+            entry.file = file.named(percpu, now);
             entry.flags |= ASYNC_HAS_FILE;
         }
         entry.result = R::read(req, offset!(io_kiocb_result));

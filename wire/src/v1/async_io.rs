@@ -24,6 +24,7 @@ const REGISTERED: u32 = 1 << 6;
 const OFFSET: u32 = 1 << 7;
 const LENGTH: u32 = 1 << 8;
 const QUEUED: u32 = 1 << 9;
+const WRITES_PAGE_CACHE: u32 = 1 << 10;
 
 /// Writer of the columns.
 #[derive(Default)]
@@ -88,6 +89,9 @@ impl AsyncIoWriter {
         if let Some(queued) = io.queued {
             flags |= QUEUED;
             columns.queued.push(queued.0.wrapping_sub(io.start.0));
+        }
+        if io.writes_page_cache {
+            flags |= WRITES_PAGE_CACHE;
         }
         columns.flags.push(flags);
         columns.bios.push(io.bios);
@@ -197,6 +201,7 @@ impl AsyncIoColumns<'_> {
             bios: *self.bios.next()?,
             ring_flags: *self.ring_flags.next()?,
             sqe_flags: u8::try_from(sqe_flags).map_err(|_| self.sqe_flags.refuse(sqe_flags.into()))?,
+            writes_page_cache: has(WRITES_PAGE_CACHE),
         })
     }
 }

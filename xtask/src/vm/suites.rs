@@ -87,6 +87,7 @@ pub(super) const FURTHER: &[Suite] = &[
     suite("context", "", Disk::Loop),
     suite("fio", "the_report", Disk::Virtio),
     suite("conservation", "", Disk::Loop),
+    suite("writeback", "io_uring", Disk::Loop),
     suite("nbd_connections", "", Disk::Loop),
     suite("kernels", "tracepoints", Disk::Null),
     suite("device", "", Disk::Null),

@@ -14,6 +14,11 @@
 //! It also waits for the end of its bio. A program may change a page while the device reads it, and
 //! the bio then carries its bytes.
 //!
+//! *Requests of io_uring* are writers as well, under the span of the call that submitted them. The
+//! kernel side does not count open ones: it learns the file of a request when the request completes.
+//! So the events of a file that io_uring writes wait for [`REQUEST_WAIT`] behind the end of the bio. A
+//! request that takes longer has ended after the range was clean, and counts for the next bio.
+//!
 //! *Not here*: stores through a memory mapping, except the first one into a clean page; writes by
 //! programs that are not traced; ranges that a call passes behind a pointer (copy_file_range with
 //! offsets).
@@ -31,6 +36,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
 use blkkin_probe_abi::record::BioPagesRecord;
+use blkkin_wire::async_io::AsyncIoEvent;
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{DirtyEvent, FileEvent, LayerEvent, SyscallEvent};
@@ -44,6 +50,11 @@ use write_range::Change;
 
 /// Maximum wait in ns for the calls that were open when a bio was queued.
 const WAIT_MAX: u64 = 2_000_000_000;
+/// Time in ns for which an event waits behind its bio's end for requests of io_uring that were under
+/// way.
+const REQUEST_WAIT: u64 = 100_000_000;
+/// Time in ns after which a file that io_uring has written counts as one that it does not write.
+const REQUESTS_PAUSE: u64 = 10_000_000_000;
 /// Maximum number of bios of a file that wait; the oldest then waits no longer. Each write call to the
 /// file examines these.
 const WAITING_PER_FILE: usize = 1_024;
@@ -60,6 +71,8 @@ pub(crate) struct PageOrigins {
     waiting: HashMap<FileId, VecDeque<Waiting>>,
     /// Files of the bios that wait.
     files: HashMap<SpanId, FileId>,
+    /// Files that io_uring writes, with the end of the last request.
+    request_files: HashMap<FileId, MonotonicNs>,
     /// Devices of file systems in memory.
     memory: HashSet<DeviceId>,
     /// Records that were read and not processed.
@@ -77,7 +90,18 @@ struct Waiting {
     ranges: Vec<Range<u64>>,
     covered: PageSet,
     open_writes: u32,
-    ended: bool,
+    ended: Option<MonotonicNs>,
+}
+
+/// Operation that may have written, as the bios that wait see it.
+struct Operation<'a> {
+    file: FileId,
+    /// Its begin and its end.
+    times: [MonotonicNs; 2],
+    /// The kernel side counted it while it was open.
+    counted: bool,
+    written: Range<u64>,
+    writer: &'a Writer,
 }
 
 impl PageOrigins {
@@ -87,6 +111,7 @@ impl PageOrigins {
             ranges: DirtyRanges::new(start, WRITES_MAX),
             waiting: HashMap::new(),
             files: HashMap::new(),
+            request_files: HashMap::new(),
             memory: HashSet::new(),
             records: Vec::new(),
             recorded: 0,
@@ -113,8 +138,13 @@ impl PageOrigins {
             }
             match event {
                 LayerEvent::Syscall(call) if call.writes_page_cache => self.apply_call(call, &mut out),
-                LayerEvent::Bio(bio) if bio.has_page_origin => self.end_bio(bio.span, &mut out),
-                LayerEvent::Pair(pair) if pair.bio.has_page_origin => self.end_bio(pair.bio.span, &mut out),
+                LayerEvent::AsyncIo(io) => self.apply_request(io, &mut out),
+                LayerEvent::Bio(bio) if bio.has_page_origin => {
+                    self.end_bio(bio.span, event.time(), &mut out);
+                }
+                LayerEvent::Pair(pair) if pair.bio.has_page_origin => {
+                    self.end_bio(pair.bio.span, event.time(), &mut out);
+                }
                 LayerEvent::Dirty(dirty) => self.apply_store(dirty),
                 LayerEvent::File(file) => self.note_file_system(file),
                 _ => {}
@@ -153,7 +183,7 @@ impl PageOrigins {
         let mut covered = PageSet::new(&ranges);
         event.writers = self.ranges.carry(file, &ranges, event.time, &mut covered);
         self.files.insert(event.bio, file);
-        let waiting = Waiting { event, ranges, covered, open_writes: record.open_writes, ended: false };
+        let waiting = Waiting { event, ranges, covered, open_writes: record.open_writes, ended: None };
         let list = self.waiting.entry(file).or_default();
         list.push_back(waiting);
         if list.len() > WAITING_PER_FILE {
@@ -162,12 +192,13 @@ impl PageOrigins {
         }
     }
 
-    /// Ends the wait for a bio's end.
-    fn end_bio(&mut self, bio: SpanId, out: &mut Vec<PageOriginEvent>) {
-        let Some(list) = self.files.get(&bio).and_then(|file| self.waiting.get_mut(file)) else { return };
+    /// Ends the wait for a bio's end, which was at that time.
+    fn end_bio(&mut self, bio: SpanId, end: MonotonicNs, out: &mut Vec<PageOriginEvent>) {
+        let Some(file) = self.files.get(&bio) else { return };
+        let Some(list) = self.waiting.get_mut(file) else { return };
         let Some(at) = list.iter().position(|waiting| waiting.event.bio == bio) else { return };
-        list[at].ended = true;
-        if list[at].open_writes == 0 {
+        list[at].ended = Some(end);
+        if list[at].open_writes == 0 && !self.request_files.contains_key(file) {
             let waiting = list.remove(at);
             out.extend(waiting.map(|waiting| self.complete(waiting)));
         }
@@ -193,12 +224,30 @@ impl PageOrigins {
             Some(Change::Write(range)) => range.clone(),
             _ => 0..0,
         };
-        let carried = self.end_call(file, call, &written, &writer, out);
+        let times = [call.enter, call.exit];
+        let operation = Operation { file, times, counted: true, written, writer: &writer };
+        let carried = self.end_operation(&operation, out);
         match change {
             Some(Change::Write(range)) => self.ranges.write(file, range, &writer, &carried),
             Some(Change::Truncate(length)) => self.truncate(file, length, &writer),
             None => {}
         }
+    }
+
+    fn apply_request(&mut self, io: &AsyncIoEvent, out: &mut Vec<PageOriginEvent>) {
+        let (Some(file), Some(range)) = (io.file.map(FileId::unnamed), write_range::of_request(io)) else {
+            return;
+        };
+        if self.memory.contains(&file.device) {
+            return;
+        }
+        let evidence = WriterEvidence::EndedBefore;
+        let writer = Writer { span: io.root(), trace: None, task: io.task, ended: io.end, evidence };
+        let times = [io.start, io.end];
+        let operation = Operation { file, times, counted: false, written: range.clone(), writer: &writer };
+        let carried = self.end_operation(&operation, out);
+        self.ranges.write(file, range, &writer, &carried);
+        self.request_files.insert(file, io.end);
     }
 
     /// A store through a memory mapping made pages dirty.
@@ -221,44 +270,48 @@ impl PageOrigins {
         self.ranges.write(file, length..page_end, writer, &[]);
     }
 
-    /// Passes a returned call to the bios that were queued while it was under way. Returns these.
-    fn end_call(
-        &mut self,
-        file: FileId,
-        call: &SyscallEvent,
-        written: &Range<u64>,
-        writer: &Writer,
-        out: &mut Vec<PageOriginEvent>,
-    ) -> Vec<Carried> {
-        let Some(list) = self.waiting.get_mut(&file) else { return Vec::new() };
+    /// Passes an operation that has ended to the bios that were queued while it was under way. Returns
+    /// these.
+    fn end_operation(&mut self, operation: &Operation<'_>, out: &mut Vec<PageOriginEvent>) -> Vec<Carried> {
+        let Operation { file, times: [begin, end], counted, written, writer } = operation;
+        let Some(list) = self.waiting.get_mut(file) else { return Vec::new() };
         let mut carried = Vec::new();
         let mut complete = Vec::new();
         for waiting in list.iter_mut() {
-            if call.enter <= waiting.event.time && waiting.event.time < call.exit {
+            if *begin <= waiting.event.time && waiting.event.time < *end {
                 let queued = waiting.event.time;
                 carried.extend(waiting.ranges.iter().cloned().map(|range| Carried { range, queued }));
                 waiting.add(written, writer, WriterEvidence::UnderWay);
-                waiting.open_writes = waiting.open_writes.saturating_sub(1);
-                complete.extend((waiting.open_writes == 0 && waiting.ended).then_some(waiting.event.bio));
-            } else if call.enter > waiting.event.time && !waiting.ended {
+                waiting.open_writes = waiting.open_writes.saturating_sub(u32::from(*counted));
+                let ended = waiting.ended.filter(|_| waiting.open_writes == 0);
+                complete.extend(ended.map(|ended| (waiting.event.bio, ended)));
+            } else if *begin > waiting.event.time && waiting.ended.is_none() {
                 waiting.add(written, writer, WriterEvidence::DuringTransfer);
             }
         }
-        for bio in complete {
-            self.end_bio(bio, out);
+        for (bio, ended) in complete {
+            self.end_bio(bio, ended, out);
         }
         carried
     }
 
     fn expire(&mut self, watermark: MonotonicNs, out: &mut Vec<PageOriginEvent>) {
         let mut expired = Vec::new();
-        self.waiting.retain(|_, list| {
+        self.waiting.retain(|file, list| {
             // The list is in the order of time.
             while let Some(waiting) = list.pop_front_if(|waiting| waiting.is_due(watermark)) {
                 expired.push(waiting);
             }
+            if self.request_files.contains_key(file) {
+                let all = std::mem::take(list).into_iter();
+                let (complete, rest): (VecDeque<_>, VecDeque<_>) =
+                    all.partition(|waiting| waiting.is_complete(watermark));
+                expired.extend(complete);
+                *list = rest;
+            }
             !list.is_empty()
         });
+        self.request_files.retain(|_, last| last.0.saturating_add(REQUESTS_PAUSE) > watermark.0);
         expired.sort_by_key(|waiting| (waiting.event.time, waiting.event.bio));
         out.extend(expired.into_iter().map(|waiting| self.complete(waiting)));
     }
@@ -284,6 +337,12 @@ impl Waiting {
     /// Returns whether the event has waited for its maximum time.
     fn is_due(&self, watermark: MonotonicNs) -> bool {
         self.event.time.0.saturating_add(WAIT_MAX) <= watermark.0
+    }
+
+    /// Returns whether nothing more is expected for a bio of a file that io_uring writes.
+    fn is_complete(&self, watermark: MonotonicNs) -> bool {
+        let waited = |end: MonotonicNs| end.0.saturating_add(REQUEST_WAIT) <= watermark.0;
+        self.open_writes == 0 && self.ended.is_some_and(waited)
     }
 
     fn add(&mut self, written: &Range<u64>, writer: &Writer, evidence: WriterEvidence) {

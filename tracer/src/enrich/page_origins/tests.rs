@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use blkkin_probe_abi::record::{
     self as raw, BioPagesRecord, Header, PAGES_FILE, PAGES_NOT_CONSECUTIVE, PAGES_PART, PAGES_WRITTEN,
 };
+use blkkin_wire::async_io::{AsyncIoEvent, AsyncIoOutcome};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, OpenFile, PairEvent, SyscallEvent, SyscallOutcome, TaskRef};
 use blkkin_wire::ids::{DeviceId, Fd, FileId, NameId, SpanId, TaskId};
@@ -106,6 +107,39 @@ fn every_writer_of_the_range_is_named_and_no_other() {
     assert_eq!(found[0].writers.iter().map(|w| w.bytes).collect::<Vec<_>>(), [4_096, 8_192, 50]);
     assert_eq!((found[0].bytes_unattributed, found[0].unattributed), (0, None));
     assert!(found[0].writers.iter().all(|writer| writer.evidence == WriterEvidence::EndedBefore));
+}
+
+/// A request of io_uring, which the call `span + 500` submitted.
+fn request(span: u64, times: [u64; 2], offset: i64, bytes: i32) -> LayerEvent {
+    let task = TaskRef { id: TaskId(span), version: 0 };
+    let [start, end] = times.map(MonotonicNs);
+    LayerEvent::AsyncIo(AsyncIoEvent {
+        opcode: 23,
+        file: Some(FileId { name: NameId(span), ..file() }),
+        offset: Some(offset),
+        outcome: AsyncIoOutcome::Returned(bytes),
+        writes_page_cache: true,
+        ..AsyncIoEvent::bare(SpanId(span), Some(SpanId(span + 500)), task, [start, end])
+    })
+}
+
+#[test]
+fn a_request_of_io_uring_is_a_writer_under_its_call() {
+    let mut origins = new();
+    let LayerEvent::AsyncIo(direct) = request(3, [30, 31], 4_096, 4_096) else { unreachable!() };
+    let direct = LayerEvent::AsyncIo(AsyncIoEvent { writes_page_cache: false, ..direct });
+    let events = vec![request(1, [10, 11], 0, 4_096), direct, request(2, [95, 150], 8_192, 4_096)];
+    let records = [bio(9, 100, 0, 12_288, 0)];
+    let early = process(&mut origins, events, &records, 200);
+    assert_eq!(early, [], "the bio waits for requests that were under way");
+    let found = process(&mut origins, vec![], &[], 101 + super::REQUEST_WAIT);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[501, 502]]);
+    let evidence = found[0].writers.iter().map(|writer| writer.evidence);
+    assert!(evidence.eq([WriterEvidence::EndedBefore, WriterEvidence::UnderWay]));
+    assert_eq!(
+        (found[0].bytes_unattributed, found[0].unattributed),
+        (4_096, Some(Unattributed::NotRecorded))
+    );
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! Range of a file that a write call wrote.
+//! Range of a file that an operation wrote.
 //!
-//! *In*: a system call. *Out*: what it did to the content of a file. *Invariant*: a range is given
-//! only if the call's record has it: an offset in a register, or the file's position at return.
+//! *In*: a system call, or a completed request of io_uring. *Out*: what it did to the content of a
+//! file. *Invariant*: a range is given only if the operation's record has it: an offset in a register
+//! or the request, or the file's position at return.
 
 use std::ops::Range;
 
+use blkkin_wire::async_io::AsyncIoEvent;
 use blkkin_wire::event::{OpenFile, SyscallEvent, SyscallOutcome};
 use blkkin_wire::syscalls::SyscallClass;
 
@@ -36,6 +38,13 @@ pub(super) fn change(call: &SyscallEvent, destination: &OpenFile) -> Option<Chan
         None => start_by_position(destination, bytes)?,
     };
     Some(Change::Write(start..start.checked_add(bytes)?))
+}
+
+/// Returns the range that a request wrote into the page cache; none if it wrote nothing.
+pub(super) fn of_request(io: &AsyncIoEvent) -> Option<Range<u64>> {
+    let start = u64::try_from(io.offset?).ok()?;
+    let bytes = io.bytes().filter(|bytes| io.writes_page_cache && *bytes > 0)?;
+    Some(start..start.checked_add(bytes.into())?)
 }
 
 /// Returns the start of a write at the file's position. The position at return is exact also for

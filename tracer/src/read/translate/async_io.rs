@@ -43,5 +43,6 @@ pub(super) fn event(record: &raw::AsyncIoRecord) -> AsyncIoEvent {
         bios: record.bios,
         ring_flags: record.ring_flags,
         sqe_flags: record.sqe_flags,
+        writes_page_cache: has(raw::ASYNC_WRITES_PAGE_CACHE),
     }
 }

@@ -700,6 +700,7 @@ fn with_async_io() -> EventBatch {
         outcome: AsyncIoOutcome::NoEnd,
         ring_flags: 3,
         sqe_flags: 4,
+        writes_page_cache: false,
         offset: Some(-1),
         length: None,
         ..read

@@ -266,12 +266,13 @@ prop_compose! {
     fn async_io()(
         ids in (span(), option::of(span())), task in task(), libaio: bool, opcode: u8, start in time(), end in time(),
         queued in option::of(time()), numbers in any::<(u64, Option<i64>, Option<u32>, u32, u32, u8)>(),
-        outcome in any::<Option<Option<i32>>>(), file in option::of(file()), descriptor in any::<Option<(bool, i32)>>()
+        outcome in any::<Option<Option<i32>>>(), file in option::of(file()), descriptor in any::<Option<(bool, i32)>>(),
+        writes_page_cache: bool
     ) -> AsyncIoEvent {
         AsyncIoEvent {
             span: ids.0, submitter: ids.1, task, opcode, start, end, queued, file,
             interface: if libaio { AsyncInterface::Libaio } else { AsyncInterface::IoUring },
-            user_data: numbers.0, offset: numbers.1, length: numbers.2, bios: numbers.3, ring_flags: numbers.4, sqe_flags: numbers.5,
+            writes_page_cache, user_data: numbers.0, offset: numbers.1, length: numbers.2, bios: numbers.3, ring_flags: numbers.4, sqe_flags: numbers.5,
             outcome: match outcome {
                 None => AsyncIoOutcome::Ended,
                 Some(None) => AsyncIoOutcome::NoEnd,
