@@ -220,7 +220,7 @@ fn a_file_that_is_written_and_closed_is_named_later() {
 }
 
 /// Buffered writes through io_uring are writers, under the call that submitted them or, where a thread
-/// of the kernel polls the ring, by themselves. Each is found by its range: also one at the file's own
+/// of the kernel polls the ring, under their own span. Each is found by its range: also one at the file's own
 /// position, and one at the end of the file.
 #[test]
 fn requests_of_io_uring_are_writers() {

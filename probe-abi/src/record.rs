@@ -606,7 +606,7 @@ pub const ASYNC_HAS_LENGTH: u16 = 1 << 3;
 pub const ASYNC_HAS_FD: u16 = 1 << 4;
 /// `result` is valid.
 pub const ASYNC_HAS_RESULT: u16 = 1 << 5;
-/// It wrote `result` bytes at `offset` into the page cache of a regular file.
+/// A write of `result` bytes at `offset` into the page cache of a regular file.
 pub const ASYNC_WRITES_PAGE_CACHE: u16 = 1 << 6;
 
 /// Asynchronous I/O, from its submission to its completion.

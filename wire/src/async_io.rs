@@ -83,7 +83,7 @@ pub struct AsyncIoEvent {
     pub ring_flags: u32,
     /// Flags of the submission queue entry (`IOSQE_*`).
     pub sqe_flags: u8,
-    /// It wrote into the page cache of a regular file, so that a bio of later carries its bytes.
+    /// Whether it wrote into the page cache of a regular file: a bio of later carries its bytes.
     pub writes_page_cache: bool,
 }
 

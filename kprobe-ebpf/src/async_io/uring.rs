@@ -137,7 +137,7 @@ fn writes_page_cache(entry: &AsyncIo, file: &FileView) -> bool {
         && page_writes::inode(file, SyscallShape(SyscallShape::WRITES | SyscallShape::POSITION)) != 0
 }
 
-/// Notes that the request wrote. `end`: position behind its last byte (`kiocb.ki_pos`), which says
+/// Notes that the request wrote. `end`: position behind its last byte (`kiocb.ki_pos`), which shows
 /// where a write at the file's own position or at the end of the file was.
 #[inline(always)]
 fn note_write(entry: &mut AsyncIo, file: &FileView, end: i64) {

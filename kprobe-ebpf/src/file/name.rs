@@ -83,8 +83,7 @@ fn entry(place: u64) -> Option<&'static mut KnownName> {
 #[inline(always)]
 fn known(place: u64, state: u64) -> Option<u64> {
     let known = entry(place)?;
-    let is_current =
-        known.state == state && state != 0 && known.check == check(place, state, known.number);
+    let is_current = known.state == state && state != 0 && known.check == check(place, state, known.number);
     is_current.then_some(known.number)
 }
 

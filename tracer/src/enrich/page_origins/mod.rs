@@ -96,7 +96,7 @@ struct Waiting {
 /// Operation that may have written, as the bios that wait see it.
 struct Operation<'a> {
     file: FileId,
-    /// Its begin and its end.
+    /// Begin and end.
     times: [MonotonicNs; 2],
     /// The kernel side counted it while it was open.
     counted: bool,
