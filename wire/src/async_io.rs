@@ -83,7 +83,7 @@ pub struct AsyncIoEvent {
     pub ring_flags: u32,
     /// Flags of the submission queue entry (`IOSQE_*`).
     pub sqe_flags: u8,
-    /// Whether it wrote into the page cache of a regular file: a bio of later carries its bytes.
+    /// True for a write into the page cache of a regular file. A later bio carries its bytes.
     pub writes_page_cache: bool,
 }
 

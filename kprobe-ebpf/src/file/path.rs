@@ -185,7 +185,7 @@ pub extern "C" fn begin_walk(slot: u64, mode: u64) -> u64 {
     1
 }
 
-/// Fills in what the record has beside the path, after a walk with text. Returns 0 on failure.
+/// Fills in what the record has in addition to the path, after a walk with text. Returns 0 on failure.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn describe(slot: u64) -> u64 {
