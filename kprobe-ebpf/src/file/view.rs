@@ -55,7 +55,10 @@ impl FileView {
             let id = inode::identity::<DirectLoad>(inode);
             let file_type = inode::file_type::<DirectLoad>(inode);
             let dentry: Pointer = DirectLoad::read(file, offset!(file_dentry));
-            let name_hash = DirectLoad::read(dentry, offset!(dentry_name));
+            // d_name.hash_len in two parts: the verifier of Linux 6.1 knows only one member of a union.
+            let hash: u32 = DirectLoad::read(dentry, offset!(dentry_name));
+            let length: u32 = DirectLoad::read(dentry, offset!(dentry_name) + 4);
+            let name_hash = (length as u64) << 32 | hash as u64;
             let sequence = DirectLoad::read(dentry, offset!(dentry_seq));
             let mount: Pointer = DirectLoad::read(file, offset!(file_mnt));
             let (dentry, mount) = (percpu.address(dentry), percpu.address(mount));

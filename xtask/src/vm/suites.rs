@@ -44,12 +44,12 @@ const ALL_OTHER: &[Attach] = &[RawTp, Fentry, Kprobe];
 pub(super) const EVERYWHERE: &[Suite] = &[
     suite("kernels", "", Disk::Virtio),
     suite("attach", "", Disk::Loop),
-    suite("async_io", "", Disk::Loop),
-    suite("async_io", "polled", Disk::Null),
+    suite("async_io", "requests_of", Disk::Loop),
+    suite("async_io", "iocbs", Disk::Loop),
     suite("device", "", Disk::Virtio),
     suite("writeback", "ext4", Disk::Loop),
     suite("names", "container", Disk::Virtio),
-    suite("file_names", "", Disk::Loop),
+    suite("file_names", "a_path_follows", Disk::Loop),
     suite("stacked", "", Disk::Loop),
     suite("guest_stacked", "linear", Disk::Linear),
     suite("guest_stacked", "crypt", Disk::Crypt),
@@ -74,7 +74,9 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("context", "comes_and_goes", Disk::Loop),
     suite("context", "attributes", Disk::Loop),
     suite("thread_contexts", "submitted", Disk::Loop),
-    suite("page_faults", "", Disk::Loop),
+    suite("page_faults", "major_fault", Disk::Loop),
+    suite("page_faults", "sqlite", Disk::Loop),
+    suite("page_faults", "stores", Disk::Loop),
 ];
 
 /// Suites for features that Debian's 6.12 has and its 6.1 lacks.
@@ -84,7 +86,11 @@ pub(super) const SINCE_6_12_BY_KIND: &[(Suite, &[Attach])] =
 
 /// Suites on further devices, and for device features that are hard to reproduce.
 pub(super) const FURTHER: &[Suite] = &[
+    suite("async_io", "", Disk::Loop),
+    suite("async_io", "polled", Disk::Null),
     suite("context", "", Disk::Loop),
+    suite("file_names", "", Disk::Loop),
+    suite("page_faults", "", Disk::Loop),
     suite("fio", "the_report", Disk::Virtio),
     suite("conservation", "", Disk::Loop),
     suite("writeback", "io_uring", Disk::Loop),
