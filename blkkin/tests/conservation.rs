@@ -50,7 +50,8 @@ fn a_small_ring_drops_calls_and_counts_each() {
     assert_eq!((stats.calls_entered, stats.calls.fired), (expected, expected));
     assert!(stats.calls.dropped > 0, "{stats:#?}");
     assert_eq!(recording.calls().count() as u64, expected - stats.calls.dropped);
-    assert_eq!(stats.lost(), stats.calls.dropped + stats.names.dropped, "{stats:#?}");
+    let dropped = stats.calls.dropped + stats.names.dropped + stats.page_origins.dropped;
+    assert_eq!(stats.lost(), dropped, "{stats:#?}");
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn the_report_shows_what_was_dropped() {
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
     let losses = &report["losses"];
     let number = |name: &str| losses[name].as_u64().unwrap();
-    let dropped: u64 = ["calls", "bios", "requests", "commits", "names"]
+    let dropped: u64 = ["calls", "bios", "requests", "commits", "names", "faults", "page_origins"]
         .iter()
         .map(|kind| number(&format!("{kind}_dropped")))
         .sum();

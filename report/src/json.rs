@@ -269,6 +269,8 @@ fn losses(losses: &Losses) -> Value {
         "commits_dropped": losses.commits_dropped,
         "names_dropped": losses.names_dropped,
         "faults_dropped": losses.faults_dropped,
+        "page_origins_dropped": losses.page_origins_dropped,
+        "dirty_writes_evicted": losses.dirty_writes_evicted,
         "ends_missed": losses.ends_missed,
         "untracked": losses.untracked,
         "tasks_missed": losses.tasks_missed,
