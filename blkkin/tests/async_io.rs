@@ -14,11 +14,11 @@ mod common;
 mod support;
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
 
 use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::Root;
-use blkkin_tracer::TracerConfig;
+use blkkin_tracer::{Filter, TracerConfig};
 use blkkin_wire::async_io::{AsyncDescriptor, AsyncIoEvent, AsyncIoOutcome};
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::SpanId;
@@ -27,7 +27,7 @@ use support::disk::Disk;
 use support::gated_process::GatedProcess;
 use support::missed_ends::until_complete;
 use support::recording::{Recording, record};
-use support::uring::{Mode, Submission, can_poll, read_log, write_and_read};
+use support::uring::{Mode, Submission, can_poll, read_log, read_without_completions, write_and_read};
 use support::{needs, or_skip};
 
 const DEPTH: u64 = 4;
@@ -110,6 +110,47 @@ fn requests_of_workers_are_children_of_their_call() {
     assert!(workers > 0);
     let queued = recording.async_ios().filter(|io| io.queued.is_some()).count() as u64;
     assert_eq!(queued, all());
+}
+
+/// With a filter of devices a call is recorded if it queued a bio there. A request whose bios a worker
+/// queues is a root then, because its call may not be recorded.
+#[test]
+fn requests_of_workers_have_a_root_with_a_filter_of_devices() {
+    needs!("losetup");
+    let disk = or_skip!(Disk::raw(DISK));
+    let log = disk.file("log");
+    let filter = Filter { devices: vec![disk.device()], ..Filter::default() };
+    let config = TracerConfig { filter, ..TracerConfig::default() };
+    let recording = until_complete(|| {
+        let mut process =
+            GatedProcess::new(|| write_and_read(disk.node(), Mode::Worker, batches(), DEPTH, &log));
+        record(&config, &mut [&mut process])
+    });
+    let events: HashMap<SpanId, &AsyncIoEvent> = recording.async_ios().map(|io| (io.span, io)).collect();
+    assert_eq!(events.len() as u64, all());
+    assert!(recording.traces.iter().all(|trace| !matches!(trace.root, Root::Missing)));
+    for bio in recording.bios().filter(|bio| bio.device == disk.device()) {
+        let Submitter::Span(submitter) = bio.submitter else { panic!("{bio:#?}") };
+        assert_eq!(bio.root, events[&submitter].root(), "{bio:#?}");
+    }
+}
+
+/// A request that posts no completion ends without one: never by that of an operation which uses its
+/// memory after it.
+#[test]
+fn requests_without_completion_have_no_end() {
+    const READS: u64 = 200;
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(64 << 20));
+    let path = disk.mount_point().join("file");
+    fs::write(&path, [0; 4096]).unwrap();
+    let mut process = GatedProcess::new(|| read_without_completions(&File::open(&path).unwrap(), READS));
+    let recording = record(&TracerConfig::default(), &mut [&mut process]);
+    let events: Vec<&AsyncIoEvent> = recording.async_ios().collect();
+    println!("{} of {READS} requests", events.len());
+    // The last one stays open.
+    assert!(events.len() as u64 >= READS / 2, "{events:#?}");
+    assert!(events.iter().all(|io| io.outcome == AsyncIoOutcome::NoEnd && io.file.is_none()), "{events:#?}");
 }
 
 #[test]

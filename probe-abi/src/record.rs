@@ -74,9 +74,12 @@ pub struct FileId {
     pub ino: u64,
     /// Path of the descriptor that was used: the same number as in the [`FileRecord`] with that
     /// path. A hash over the names from the descriptor's dentry to the root, so two hard links of a
-    /// file, or a file before and after a rename, have two numbers. 0: unknown.
+    /// file, or a file before and after a rename, have two numbers. 0: no path was asked for.
     pub name: u64,
 }
+
+/// [`FileId::name`] of a path that could not be read. Numbers of paths are odd.
+pub const NAME_UNREAD: u64 = 2;
 
 /// The system call did not return: the task exited inside it.
 pub const SYSCALL_NO_EXIT: u16 = 1 << 0;

@@ -36,7 +36,8 @@ id! {
     /// Cgroup of the default hierarchy: its inode number below /sys/fs/cgroup.
     CgroupId(u64),
     /// Path of a file, as a number: a hash that the kernel side makes of the names on the way to the
-    /// root. 0: unknown.
+    /// root. 0: the file, whatever its path. A path that could not be read has a number that no
+    /// `FileEvent` has.
     NameId(u64),
     /// File descriptor number.
     Fd(i32),
@@ -114,7 +115,7 @@ impl FileId {
 }
 
 impl NameId {
-    /// No name: paths were not recorded, or this one could not be read.
+    /// No name: the file is known by its inode, or paths are not recorded.
     pub const NONE: NameId = NameId(0);
 }
 

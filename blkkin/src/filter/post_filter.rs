@@ -108,8 +108,8 @@ fn has_error(trace: &Trace) -> bool {
 }
 
 /// Returns every path of the trace: of its files, of the files that its bios write back, and of its
-/// arguments. A relative argument is known
-/// from some folder on, like a path whose upper part is missing.
+/// arguments. A relative argument is known from some folder on, like a path whose upper part is
+/// missing.
 fn paths(trace: &Trace) -> impl Iterator<Item = &str> {
     let written_back = trace.origin_names.files.values();
     let files = [&trace.names.file, &trace.names.second_file].into_iter().flatten().chain(written_back);
@@ -121,12 +121,13 @@ fn paths(trace: &Trace) -> impl Iterator<Item = &str> {
 
 /// Returns whether the path of one of the trace's files is missing or truncated.
 fn has_unknown_path(trace: &Trace) -> bool {
-    let Some(call) = trace.call() else { return false };
-    let files =
-        [(call.file.is_some(), &trace.names.file), (call.second_file.is_some(), &trace.names.second_file)];
-    files
-        .into_iter()
-        .any(|(used, name)| used && name.as_ref().is_none_or(|file| file.captured != Captured::Full))
+    let of_call = trace.call().into_iter().flat_map(|call| {
+        let (file, second) = (call.file.is_some(), call.second_file.is_some());
+        [(file, trace.names.file.as_ref()), (second, trace.names.second_file.as_ref())]
+    });
+    let of_async_io = trace.async_ios.iter().map(|io| (io.event.file.is_some(), io.file.as_ref()));
+    let mut files = of_call.chain(of_async_io);
+    files.any(|(used, name)| used && name.is_none_or(|file| file.captured != Captured::Full))
 }
 
 #[cfg(test)]

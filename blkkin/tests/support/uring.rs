@@ -197,3 +197,30 @@ pub(crate) fn append_buffered(file: &File, mode: Mode, count: u64, offset: bool)
     }
     0
 }
+
+/// Reads a cached block `count` times without a completion queue entry, each time followed by an
+/// operation of another kind, for which the kernel uses the same memory. Returns 0, or what failed.
+pub(crate) fn read_without_completions(file: &File, count: u64) -> i32 {
+    let Ok(mut ring) = IoUring::new(2) else { return 1 };
+    let Ok((_reader, writer)) = std::io::pipe() else { return 1 };
+    let mut block = Block([0; BLOCK]);
+    for number in 0..count {
+        let read = opcode::Read::new(types::Fd(file.as_raw_fd()), block.0.as_mut_ptr(), BLOCK as u32);
+        let read = read.build().flags(Flags::SKIP_SUCCESS).user_data(number);
+        // SAFETY: file and block outlive the request.
+        if unsafe { ring.submission().push(&read) }.is_err() || ring.submit().is_err() {
+            return 2;
+        }
+        // A pipe without content can be written at once.
+        let other = opcode::PollAdd::new(types::Fd(writer.as_raw_fd()), libc::POLLOUT as u32);
+        let other = other.build().user_data(number);
+        // SAFETY: the operation has no memory.
+        if unsafe { ring.submission().push(&other) }.is_err() || ring.submit_and_wait(1).is_err() {
+            return 3;
+        }
+        if ring.completion().next().is_none() {
+            return 4;
+        }
+    }
+    0
+}

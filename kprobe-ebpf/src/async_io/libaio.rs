@@ -33,9 +33,12 @@ use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
 
-/// Fields of `struct iocb` (include/uapi/linux/aio_abi.h) from `aio_lio_opcode` on.
+/// First fields of `struct iocb` (include/uapi/linux/aio_abi.h).
 #[repr(C)]
 struct Iocb {
+    data: u64,
+    key: u32,
+    flags: u32,
     opcode: u16,
     priority: i16,
     fd: u32,
@@ -43,9 +46,6 @@ struct Iocb {
     bytes: u64,
     offset: i64,
 }
-
-/// Offset of `aio_lio_opcode`.
-const IOCB_OPCODE: u64 = 16;
 
 /// Finds or creates the submission of a bio with this kiocb, inside io_submit. It stores span, root
 /// and position of the entry in the slot's walk, and a file without known name in its `naming`, and
@@ -68,6 +68,7 @@ pub extern "C" fn submission_of_iocb(kiocb: u64) -> u64 {
     if let Some(entry) = table::find(&SUBMISSIONS, kiocb) {
         if entry.interface != ASYNC_LIBAIO || entry.context != user_iocb || entry.parent != state.span {
             entry.flags |= ASYNC_NO_END;
+            entry.queued_ns = 0;
             // SAFETY: the clock has no preconditions.
             end(percpu, entry, unsafe { bpf_ktime_get_ns() });
         }
@@ -85,16 +86,20 @@ pub extern "C" fn submission_of_iocb(kiocb: u64) -> u64 {
 }
 
 /// Creates the entry of an iocb, which the task submits from now on. Returns false if the table is
-/// full.
+/// full, and for the kiocb of a file system (overlayfs, FUSE), which is no `aio_kiocb`.
 #[inline(always)]
 fn begin(percpu: &mut PerCpuState, state: &mut TaskState, kiocb: u64, user_iocb: u64) -> bool {
     finish_submitting(percpu, state);
+    let user_data = percpu.read(kiocb as Pointer, offset!(aio_data));
+    if !read_iocb(percpu, user_iocb, user_data) {
+        return false;
+    }
     let counters = ClaimCounters { stale: ASYNC_UNTRACKED, full: ASYNC_UNTRACKED };
     let Some(entry) = table::claim(&SUBMISSIONS, kiocb, percpu, counters) else { return false };
     percpu.count(ASYNC_SUBMITTED);
     entry.flags = ASYNC_HAS_OFFSET;
     entry.context = user_iocb;
-    entry.user_data = percpu.read(kiocb as Pointer, offset!(aio_data));
+    entry.user_data = user_data;
     entry.offset = percpu.read(kiocb as Pointer, offset!(aio_pos)) as i64;
     entry.span = percpu.next_span_id(Program::BioQueue);
     (entry.parent, entry.root) = (state.span, state.span);
@@ -102,7 +107,7 @@ fn begin(percpu: &mut PerCpuState, state: &mut TaskState, kiocb: u64, user_iocb:
     (entry.queued_ns, entry.ring_flags, entry.sqe_flags, entry.bios) = (0, 0, 0, 0);
     entry.in_flight = 1;
     entry.interface = ASYNC_LIBAIO;
-    fill_from_program(percpu, entry, user_iocb);
+    fill_from_program(percpu, entry);
     fill_file(percpu, entry, kiocb);
     // SAFETY: the clock has no preconditions.
     entry.start_ns = unsafe { bpf_ktime_get_ns() };
@@ -113,20 +118,23 @@ fn begin(percpu: &mut PerCpuState, state: &mut TaskState, kiocb: u64, user_iocb:
     true
 }
 
-/// Stores operation, descriptor and length, which only the program's iocb has. The kernel has just
-/// read it, so it is resident.
+/// Reads the program's iocb into the slot's buffer. The kernel has just read it, so it is resident.
+/// Returns false if it is not there, or is not the one with this number.
 #[inline(always)]
-fn fill_from_program(percpu: &mut PerCpuState, entry: &mut AsyncIo, user_iocb: u64) {
-    (entry.opcode, entry.fd, entry.length) = (u8::MAX, -1, 0);
+fn read_iocb(percpu: &mut PerCpuState, user_iocb: u64, user_data: u64) -> bool {
     let buffer = (&raw mut percpu.task).cast::<Iocb>();
     // SAFETY: the slot's buffer is larger than an Iocb and aligned; the helper takes any address.
-    let iocb = unsafe {
-        let from = (user_iocb + IOCB_OPCODE) as *const _;
-        if bpf_probe_read_user(buffer.cast(), size_of::<Iocb>() as u32, from) != 0 {
-            return;
-        }
-        &*buffer
-    };
+    unsafe {
+        bpf_probe_read_user(buffer.cast(), size_of::<Iocb>() as u32, user_iocb as *const _) == 0
+            && (*buffer).data == user_data
+    }
+}
+
+/// Stores operation, descriptor and length, which only the program's iocb has.
+#[inline(always)]
+fn fill_from_program(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
+    // SAFETY: `read_iocb` has filled in the buffer.
+    let iocb = unsafe { &*(&raw mut percpu.task).cast::<Iocb>() };
     entry.opcode = iocb.opcode as u8;
     entry.fd = iocb.fd as i32;
     entry.length = iocb.bytes as u32;
@@ -181,7 +189,10 @@ pub extern "C" fn end_bio_of_iocb(position: u64, span: u64, now: u64, slot: u64)
 fn release(percpu: &mut PerCpuState, entry: &mut AsyncIo, end_ns: u64) {
     // SAFETY: a word of a map's value.
     if unsafe { fetch_add(&raw mut entry.in_flight, u64::MAX) } == 1 {
+        // The end of a bio may have been stored after `end_ns` was read.
+        // SAFETY: a word of a map's value.
+        let last_end = unsafe { core::ptr::read_volatile(&raw const entry.queued_ns) };
         entry.queued_ns = 0;
-        end(percpu, entry, end_ns);
+        end(percpu, entry, if last_end > end_ns { last_end } else { end_ns });
     }
 }

@@ -61,9 +61,14 @@ pub fn of_kiocb(percpu: &mut PerCpuState, kiocb: u64) -> u64 {
     {
         return 0;
     }
-    (percpu.walk.span, percpu.walk.parent) = (entry.span, entry.root);
     entry.bios += 1;
-    if entry.bios == 1 && setting!(block_only) != 0 { OF_UNCOUNTED } else { OF_SUBMISSION }
+    let uncounted = entry.bios == 1 && setting!(block_only) != 0;
+    // A bio outside the call cannot be counted by it, so the submission is a root.
+    if uncounted && task::state(task::current()).is_none_or(|state| state.span != entry.root) {
+        (entry.parent, entry.root) = (0, entry.span);
+    }
+    (percpu.walk.span, percpu.walk.parent) = (entry.span, entry.root);
+    if uncounted { OF_UNCOUNTED } else { OF_SUBMISSION }
 }
 
 /// Returns whether the current task is a worker of io_uring that may execute a traced request.

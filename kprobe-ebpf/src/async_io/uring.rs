@@ -29,6 +29,8 @@ use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{Program, SyscallShape, TASK_ACTIVE};
 
+/// `IORING_SETUP_SQPOLL` (include/uapi/linux/io_uring.h).
+const SETUP_SQPOLL: u32 = 1 << 1;
 /// `IOSQE_FIXED_FILE` (include/uapi/linux/io_uring.h).
 const IOSQE_FIXED_FILE: u8 = 1;
 /// The flags of an sqe are the lowest bits of a request's flags (`REQ_F_FIXED_FILE_BIT` and the
@@ -43,21 +45,21 @@ const WRITE: u64 = 1 << 2 | 1 << 5 | 1 << 23 | 1 << 61;
 /// Handles io_uring_submit_req(req).
 #[inline(always)]
 pub fn submit<R: KernelRead>(req: Pointer) {
+    let Some(percpu) = PerCpuState::of(Program::AsyncSubmit) else { return };
+    let address = percpu.address(req);
+    // Also before an operation that is not traced: its completion must not end another one's entry.
+    if let Some(unfinished) = table::find(&SUBMISSIONS, address) {
+        end_unseen(percpu, unfinished);
+    }
     // SAFETY: `req` is of the kind that R reads.
     let opcode: u8 = unsafe { R::read(req, offset!(io_kiocb_opcode)) };
     if opcode >= 64 || setting!(async_operations) >> opcode & 1 == 0 {
         return;
     }
-    let Some(percpu) = PerCpuState::of(Program::AsyncSubmit) else { return };
     let Some(state) = task::submitter(percpu, Program::AsyncSubmit) else { return };
-    if state.flags & TASK_ACTIVE == 0 {
+    // SAFETY: as above.
+    if state.flags & TASK_ACTIVE == 0 || (state.span == 0 && unsafe { !is_polled_by_kernel::<R>(req) }) {
         return;
-    }
-    let address = percpu.address(req);
-    if let Some(unfinished) = table::find(&SUBMISSIONS, address) {
-        unfinished.flags |= ASYNC_NO_END;
-        // SAFETY: the clock has no preconditions.
-        end(percpu, unfinished, unsafe { bpf_ktime_get_ns() });
     }
     let counters = ClaimCounters { stale: ASYNC_UNTRACKED, full: ASYNC_UNTRACKED };
     let Some(entry) = table::claim(&SUBMISSIONS, address, percpu, counters) else { return };
@@ -67,6 +69,28 @@ pub fn submit<R: KernelRead>(req: Pointer) {
     place(entry, state);
     // SAFETY: the clock has no preconditions.
     entry.start_ns = unsafe { bpf_ktime_get_ns() };
+}
+
+/// Ends an entry whose completion was not seen.
+#[inline(always)]
+fn end_unseen(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
+    entry.flags |= ASYNC_NO_END;
+    // SAFETY: the clock has no preconditions.
+    end(percpu, entry, unsafe { bpf_ktime_get_ns() });
+}
+
+/// Returns whether a thread of the kernel polls the ring of a request. Otherwise the request is
+/// submitted by a call, which is not traced if it has no span.
+///
+/// # Safety
+/// `req` is of the kind that `R` reads.
+#[inline(always)]
+unsafe fn is_polled_by_kernel<R: KernelRead>(req: Pointer) -> bool {
+    // SAFETY: by the contract.
+    unsafe {
+        let ring: Pointer = R::read(req, offset!(io_kiocb_ctx));
+        R::read::<u32>(ring, offset!(io_ring_flags)) & SETUP_SQPOLL != 0
+    }
 }
 
 /// Stores what the request is.
@@ -137,16 +161,6 @@ fn writes_page_cache(entry: &AsyncIo, file: &FileView) -> bool {
         && page_writes::inode(file, SyscallShape(SyscallShape::WRITES | SyscallShape::POSITION)) != 0
 }
 
-/// Notes that the request wrote. `end`: position behind its last byte (`kiocb.ki_pos`), which shows
-/// where a write at the file's own position or at the end of the file was.
-#[inline(always)]
-fn note_write(entry: &mut AsyncIo, file: &FileView, end: i64) {
-    if entry.offset < 0 || file.flags & page_writes::O_APPEND != 0 {
-        entry.offset = end - entry.result as i64;
-    }
-    entry.flags |= ASYNC_WRITES_PAGE_CACHE;
-}
-
 /// Handles io_uring_complete(ring, req, …). `req` is NULL for an entry without a request.
 #[inline(always)]
 pub fn complete<R: KernelRead>(req: Pointer) {
@@ -155,6 +169,14 @@ pub fn complete<R: KernelRead>(req: Pointer) {
     }
     let Some(percpu) = PerCpuState::of(Program::AsyncComplete) else { return };
     let Some(entry) = table::find(&SUBMISSIONS, percpu.address(req)) else { return };
+    // SAFETY: `req` is of the kind that R reads.
+    let same = unsafe {
+        R::read::<u64>(req, offset!(io_kiocb_user_data)) == entry.user_data
+            && R::read::<u8>(req, offset!(io_kiocb_opcode)) == entry.opcode
+    };
+    if !same {
+        return end_unseen(percpu, entry);
+    }
     // SAFETY: the clock has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
     // SAFETY: `req` is of the kind that R reads.
@@ -164,8 +186,10 @@ pub fn complete<R: KernelRead>(req: Pointer) {
             entry.result = R::read(req, offset!(io_kiocb_result));
             let file = FileView::read::<R>(percpu, file);
             if writes_page_cache(entry, &file) {
-                let end: i64 = R::read(req, offset!(io_rw_pos));
-                note_write(entry, &file, end);
+                // `kiocb.ki_pos` is behind the last byte, also of a write at the file's own position or at
+                // its end.
+                entry.offset = R::read::<i64>(req, offset!(io_rw_pos)) - entry.result as i64;
+                entry.flags |= ASYNC_WRITES_PAGE_CACHE;
             }
             entry.file = file.named(percpu, now);
             entry.flags |= ASYNC_HAS_FILE;

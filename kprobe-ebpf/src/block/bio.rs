@@ -77,7 +77,13 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         return forget(percpu, address);
     }
     let counters = ClaimCounters { stale: BIOS_STALE, full: BIOS_UNTRACKED };
-    let Some(entry) = table::claim(&BIOS, address, percpu, counters) else { return };
+    let Some(entry) = table::claim(&BIOS, address, percpu, counters) else {
+        // No end of this bio will be seen, for which its iocb would wait.
+        // SAFETY: the clock has no preconditions.
+        let now = unsafe { bpf_ktime_get_ns() };
+        async_io::libaio::end_bio_of_iocb(percpu.walk.bios, percpu.walk.span, now, percpu.slot() as u64);
+        return;
+    };
     percpu.count(BIOS_QUEUED);
     if let Some(state) = state {
         // In a call that submits, a bio of a submission that no call has counted yet.

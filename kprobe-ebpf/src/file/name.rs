@@ -21,7 +21,7 @@ use crate::runtime::percpu::{Naming, PerCpuState};
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::PATHS_FAILED;
-use blkkin_probe_abi::record::FileId;
+use blkkin_probe_abi::record::{FileId, NAME_UNREAD};
 
 /// Entries of the table: 512 KiB.
 const NAMES_MAX: usize = 16_384;
@@ -109,7 +109,7 @@ pub fn current(percpu: &mut PerCpuState, file: u64, state: FileState, now: u64) 
 }
 
 /// Reads the path of the file in the slot's `naming`, and emits its record unless that was done.
-/// Returns the path's number, or 0 if it cannot be read.
+/// Returns the path's number, or [`NAME_UNREAD`].
 ///
 /// A global function: the verifier checks it once instead of at each caller.
 #[unsafe(no_mangle)]
@@ -129,7 +129,7 @@ pub extern "C" fn name_file(slot: u64) -> u64 {
     };
     let Some(number) = number else {
         percpu.count(PATHS_FAILED);
-        return 0;
+        return NAME_UNREAD;
     };
     let (place, state) = (percpu.naming.place, percpu.naming.state);
     *known = KnownName { place, state, number, check: check(place, state, number) };

@@ -28,7 +28,7 @@ static OPEN_WRITES: Array<u64, COUNTERS> = Array::new();
 const O_DIRECT: u32 = if cfg!(bpf_target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
 
 /// O_APPEND, with which pwrite ignores its offset (pwrite(2), section BUGS).
-pub const O_APPEND: u32 = 0o2_000;
+const O_APPEND: u32 = 0o2_000;
 
 /// Returns the address of the inode whose pages a write to this file may change, if the record of
 /// the call will have the range. 0 for direct I/O, which bypasses the page cache.
