@@ -149,7 +149,8 @@ hook!("io_uring_queue_async_work", async_queue_btf, async_queue_raw, |c, Read| {
     uring::queue(arg(c, 0))
 });
 hook!("io_uring_complete", async_complete_btf, async_complete_raw, |c, Read| {
-    uring::complete::<Read>(arg(c, 1))
+    let _: core::marker::PhantomData<Read>;
+    uring::complete(arg(c, 1))
 });
 hook!("ext4_sync_file_enter", sync_enter_btf, sync_enter_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;

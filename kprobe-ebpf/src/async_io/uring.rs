@@ -19,7 +19,7 @@ use super::{AsyncIo, SUBMISSIONS, clear_file, end};
 use crate::file::view::FileView;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
-use crate::runtime::read::{KernelRead, Pointer};
+use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
 use crate::runtime::settings::setting;
 use crate::runtime::table::{self, ClaimCounters};
 use crate::task::{self, TaskState, page_writes};
@@ -161,40 +161,40 @@ fn writes_page_cache(entry: &AsyncIo, file: &FileView) -> bool {
         && page_writes::inode(file, SyscallShape(SyscallShape::WRITES | SyscallShape::POSITION)) != 0
 }
 
-/// Handles io_uring_complete(ring, req, …). `req` is NULL for an entry without a request.
+/// Handles io_uring_complete(ring, req, …). `req` is NULL for an entry without a request. To the
+/// verifier it has no type, because the tracepoint declares it as `void *`.
 #[inline(always)]
-pub fn complete<R: KernelRead>(req: Pointer) {
+pub fn complete(req: Pointer) {
     if req.is_null() {
         return;
     }
     let Some(percpu) = PerCpuState::of(Program::AsyncComplete) else { return };
     let Some(entry) = table::find(&SUBMISSIONS, percpu.address(req)) else { return };
-    // SAFETY: `req` is of the kind that R reads.
+    // SAFETY: bpf_probe_read_kernel takes any address.
     let same = unsafe {
-        R::read::<u64>(req, offset!(io_kiocb_user_data)) == entry.user_data
-            && R::read::<u8>(req, offset!(io_kiocb_opcode)) == entry.opcode
+        ProbeRead::read::<u64>(req, offset!(io_kiocb_user_data)) == entry.user_data
+            && ProbeRead::read::<u8>(req, offset!(io_kiocb_opcode)) == entry.opcode
     };
     if !same {
         return end_unseen(percpu, entry);
     }
     // SAFETY: the clock has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
-    // SAFETY: `req` is of the kind that R reads.
+    // SAFETY: bpf_probe_read_kernel takes any address.
     unsafe {
-        let file: Pointer = R::read(req, offset!(io_kiocb_file));
+        entry.result = ProbeRead::read(req, offset!(io_kiocb_result));
+        let file: Pointer = ProbeRead::read(req, offset!(io_kiocb_file));
         if !file.is_null() {
-            entry.result = R::read(req, offset!(io_kiocb_result));
-            let file = FileView::read::<R>(percpu, file);
+            let file = FileView::untyped(percpu, file);
             if writes_page_cache(entry, &file) {
                 // `kiocb.ki_pos` is behind the last byte, also of a write at the file's own position or at
                 // its end.
-                entry.offset = R::read::<i64>(req, offset!(io_rw_pos)) - entry.result as i64;
+                entry.offset = ProbeRead::read::<i64>(req, offset!(io_rw_pos)) - entry.result as i64;
                 entry.flags |= ASYNC_WRITES_PAGE_CACHE;
             }
             entry.file = file.named(percpu, now);
             entry.flags |= ASYNC_HAS_FILE;
         }
-        entry.result = R::read(req, offset!(io_kiocb_result));
     }
     entry.flags |= ASYNC_HAS_RESULT;
     end(percpu, entry, now);

@@ -33,16 +33,6 @@ pub struct FileView {
 }
 
 impl FileView {
-    /// Reads a file.
-    ///
-    /// # Safety
-    /// `file` is a `struct file` of the kind that `R` reads.
-    #[inline(always)]
-    pub unsafe fn read<R: KernelRead>(percpu: &mut PerCpuState, file: Pointer) -> FileView {
-        // SAFETY: by the contract. What reads at the cost of an instruction reads typed pointers.
-        if R::CHEAP { unsafe { FileView::typed(percpu, file) } } else { FileView::untyped(percpu, file) }
-    }
-
     /// Reads a typed file.
     ///
     /// # Safety
