@@ -15,7 +15,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 
-use blkkin_tracer::attach::probes::{DIRTY_PROBES, FAULT_PROBES, PROBES};
+use blkkin_tracer::attach::probes::{ASYNC_PROBES, DIRTY_PROBES, FAULT_PROBES, PROBES};
 use blkkin_tracer::{Tracer, TracerConfig};
 
 use support::live::{LiveTrace, eventually};
@@ -82,7 +82,7 @@ fn objects_of(pid: u32) -> BTreeSet<Object> {
 /// Asserts a program and a link for each probe, and some maps, all of which exist.
 fn assert_plausible(objects: &BTreeSet<Object>) {
     let count = |command| objects.iter().filter(|object| object.0 == command).count();
-    let probes = PROBES.len() + FAULT_PROBES.len();
+    let probes = PROBES.len() + FAULT_PROBES.len() + ASYNC_PROBES.len();
     let (links, programs) = (count(BPF_LINK_GET_FD_BY_ID), count(BPF_PROG_GET_FD_BY_ID));
     assert!(programs == probes || programs == probes + DIRTY_PROBES.len(), "{programs} programs");
     // The program at the end of page faults has a link for each CPU.

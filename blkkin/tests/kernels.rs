@@ -18,6 +18,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use blkkin_tracer::AttachKind;
+use blkkin_tracer::attach::probes::{ASYNC_PROBES, PROBES};
 use serde_json::Value;
 
 use support::disk::Disk;
@@ -44,7 +45,7 @@ fn doctor_finds_every_probe_at_work() {
         assert_eq!(check["status"], "ok", "{check:#}");
     }
     let probes = output["probes"].as_array().unwrap();
-    assert_eq!(probes.len(), blkkin_tracer::attach::probes::PROBES.len());
+    assert_eq!(probes.len(), PROBES.len() + ASYNC_PROBES.len());
     for probe in probes {
         assert_eq!((&probe["verdict"], &probe["attach"]), (&"works".into(), &"tp_btf".into()), "{probe:#}");
     }
@@ -55,7 +56,7 @@ fn doctor_finds_every_probe_at_work() {
 fn assert_each_kind_has_a_result(output: &Value) {
     let kinds = output["kinds"].as_array().unwrap();
     let offered = AttachKind::ALL.map(|kind| (kind, check_attach_kind(kind).is_ok()));
-    assert_eq!(kinds.len(), blkkin_tracer::attach::probes::PROBES.len());
+    assert_eq!(kinds.len(), PROBES.len());
     for probe in kinds {
         for (kind, offered) in offered {
             let one = &probe["kinds"][kind.name()];
