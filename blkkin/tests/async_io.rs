@@ -54,8 +54,11 @@ fn requests_of_a_call_are_its_children() {
         let call = calls[&io.submitter.unwrap()];
         assert!(call.enter < io.start && io.start < call.exit && io.end < call.exit, "{io:#?} {call:#?}");
         assert!(matches!(io.descriptor, Some(AsyncDescriptor::Descriptor(_))), "{io:#?}");
-        assert!(io.queued.is_none() && io.ring_flags & 0b11 == 0, "{io:#?}");
+        assert_eq!(io.ring_flags & 0b11, 0, "{io:#?}");
     }
+    // A worker executes what would block the call, on a busy machine.
+    let queued = recording.async_ios().filter(|io| io.queued.is_some()).count() as u64;
+    assert!(queued < all() / 2, "{queued}");
     assert_eq!(log.len() as u64, all());
 }
 

@@ -128,7 +128,8 @@ impl Ring {
         // SAFETY: no memory is passed.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(io::Error::other)?;
         let consumer = SharedPages::map(pages, 0, page, libc::PROT_READ | libc::PROT_WRITE)?;
-        let len = page + bytes + ENTRY_MAX.next_multiple_of(page);
+        // The kernel maps the entries twice, one behind the other.
+        let len = page + bytes + ENTRY_MAX.next_multiple_of(page).min(bytes);
         let producer = SharedPages::map(pages, page, len, libc::PROT_READ)?;
         let at = consumer.position().load(Ordering::Acquire);
         Ok(Ring {
