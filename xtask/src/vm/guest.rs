@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::disk::{Attach, Disk};
-use super::suites::{BY_KIND, EVERYWHERE, FURTHER, SINCE_6_12, SINCE_6_12_BY_KIND, Suite, suite};
+use super::suites::{BY_KIND, EVERYWHERE, FURTHER, ONLY_6_1, SINCE_6_12, SINCE_6_12_BY_KIND, Suite, suite};
 use crate::setup::Kernel;
 use crate::shell;
 use crate::test::TestProgram;
@@ -51,7 +51,7 @@ pub(super) const GUESTS: &[Guest] = &[
         kernel: &Kernel::LINUX_6_1,
         command_line: "",
         suites: EVERYWHERE,
-        kernel_specific: &[],
+        kernel_specific: ONLY_6_1,
         full_only: FURTHER,
         by_attach: &[BY_KIND],
     },
@@ -110,8 +110,14 @@ impl Guest {
             .copied()
             .chain(repeated)
             .collect();
-        // A suite that is contained in another suite of the same program is omitted.
-        all.iter().filter(|suite| suite.tests.is_empty() || !all.contains(&suite.whole())).copied().collect()
+        // A suite that is contained in another suite of the same program, or is there twice, is omitted.
+        let mut suites: Vec<Suite> = Vec::new();
+        for suite in all.iter().filter(|suite| suite.tests.is_empty() || !all.contains(&suite.whole())) {
+            if !suites.contains(suite) {
+                suites.push(*suite);
+            }
+        }
+        suites
     }
 
     /// Returns the tests that `filter` selects: by a part of a test's name, or by a program's full

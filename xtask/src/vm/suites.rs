@@ -43,7 +43,7 @@ const ALL_OTHER: &[Attach] = &[RawTp, Fentry, Kprobe];
 /// Suites that every supported kernel must pass.
 pub(super) const EVERYWHERE: &[Suite] = &[
     suite("kernels", "", Disk::Virtio),
-    suite("attach", "", Disk::Loop),
+    suite("attach", "each_kind_attaches", Disk::Loop),
     suite("async_io", "requests_of", Disk::Loop),
     suite("async_io", "iocbs", Disk::Loop),
     suite("device", "", Disk::Virtio),
@@ -79,6 +79,9 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("page_faults", "stores", Disk::Loop),
 ];
 
+/// Suites of which the short run needs one kernel: they compare the attach kinds with each other.
+pub(super) const ONLY_6_1: &[Suite] = &[suite("attach", "", Disk::Loop)];
+
 /// Suites for features that Debian's 6.12 has and its 6.1 lacks.
 pub(super) const SINCE_6_12: &[Suite] = &[suite("guest_ublk", "", Disk::Loop)];
 pub(super) const SINCE_6_12_BY_KIND: &[(Suite, &[Attach])] =
@@ -86,6 +89,7 @@ pub(super) const SINCE_6_12_BY_KIND: &[(Suite, &[Attach])] =
 
 /// Suites on further devices, and for device features that are hard to reproduce.
 pub(super) const FURTHER: &[Suite] = &[
+    suite("attach", "", Disk::Loop),
     suite("async_io", "", Disk::Loop),
     suite("async_io", "polled", Disk::Null),
     suite("context", "", Disk::Loop),
