@@ -1,6 +1,7 @@
 //! Identifiers of spans, traces, tasks, files, devices and nodes.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
@@ -94,7 +95,7 @@ impl fmt::Display for DeviceId {
 
 /// File under one of its paths. Device, inode and generation identify the file: exact while it
 /// exists and, through the generation, after its inode number was reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileId {
     /// Device of the file system.
     pub device: DeviceId,
@@ -105,6 +106,15 @@ pub struct FileId {
     /// Path of the descriptor that was used. Hard links of a file have different names, and so has
     /// a file before and after a rename.
     pub name: NameId,
+}
+
+/// Two words for five fields: a file is looked up for nearly every system call.
+impl Hash for FileId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let DeviceId { major, minor } = self.device;
+        state.write_u64(self.ino ^ self.name.0.rotate_left(32));
+        state.write_u64(u64::from(major ^ self.generation) << 32 | u64::from(minor));
+    }
 }
 
 impl FileId {
