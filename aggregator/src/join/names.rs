@@ -161,7 +161,7 @@ impl NameTable {
     }
 
     pub(super) fn of_fault(&mut self, fault: &FaultEvent) -> Names {
-        let file = fault.file.and_then(|file| self.files.get(&file).cloned());
+        let file = fault.file.and_then(|file| self.file_named(file));
         Names { file, ..self.of_task(fault.task) }
     }
 
@@ -207,7 +207,7 @@ impl NameTable {
     }
 
     fn of_file(&mut self, file: Option<&OpenFile>) -> Option<Arc<InternedFile>> {
-        self.files.get(&file?.file).cloned()
+        self.file_named(file?.file)
     }
 
     fn expire(&mut self, task: TaskRef, now: MonotonicNs) {

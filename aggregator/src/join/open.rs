@@ -117,8 +117,9 @@ impl OpenTrace {
     }
 
     fn push_bio(&mut self, bio: BioEvent) {
-        self.counted += u32::from(self.trace.counted_by_root(&bio));
-        if self.awaited_bios > 0 && !self.trace.counted_by_root(&bio) && self.trace.queued_by_root(&bio) {
+        let counted = self.trace.counted_by_root(&bio);
+        self.counted += u32::from(counted);
+        if self.awaited_bios > 0 && !counted && self.trace.queued_by_root(&bio) {
             self.awaited_bios -= 1;
         }
         self.announced_origins += u32::from(bio.has_page_origin);

@@ -23,15 +23,7 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
             first.push(" (path cut)", Ink::Alarm);
         }
         if let Some(path) = files::path(trace, call) {
-            let path = format!("on {}", sanitize(&path));
-            // After the call if it fits, else on the next line.
-            if first.width() + 2 + width(&path) <= columns {
-                first.push(format!("  {path}"), Ink::Plain);
-                lines.push(first);
-            } else {
-                lines.push(first);
-                lines.push(indented(&shorten::path(&path, columns.saturating_sub(MARGIN)), Ink::Plain));
-            }
+            lines.extend(with_path(first, &format!("on {}", sanitize(&path)), columns));
         } else {
             lines.push(first);
         }
@@ -42,7 +34,7 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
         lines.push(first);
         if let Some(file) = &io.file {
             let path = format!("on {}", sanitize(file.shown_path()));
-            lines.push(indented(&shorten::path(&path, columns.saturating_sub(MARGIN)), Ink::Plain));
+            lines.push(path_line(&path, columns));
         }
     }
     // Readers search other tools for the trace id, so it is never cut.
@@ -67,12 +59,21 @@ fn fault_lines(mut first: Line, trace: &Trace, fault: &FaultEvent, columns: usiz
     let Some(file) = &trace.names.file else { return vec![first] };
     let path = sanitize(file.shown_path());
     let offset = fault.offset.map(|offset| format!(" + {offset:#x}")).unwrap_or_default();
-    let path = format!("on {path}{offset}");
-    if first.width() + 2 + width(&path) <= columns {
+    with_path(first, &format!("on {path}{offset}"), columns)
+}
+
+/// Returns the first line with the path behind it if it fits, else on the next line.
+fn with_path(mut first: Line, path: &str, columns: usize) -> Vec<Line> {
+    if first.width() + 2 + width(path) <= columns {
         first.push(format!("  {path}"), Ink::Plain);
         return vec![first];
     }
-    vec![first, indented(&shorten::path(&path, columns.saturating_sub(MARGIN)), Ink::Plain)]
+    vec![first, path_line(path, columns)]
+}
+
+/// Returns a line of its own for a path.
+fn path_line(path: &str, columns: usize) -> Line {
+    indented(&shorten::path(path, columns.saturating_sub(MARGIN)), Ink::Plain)
 }
 
 /// Formats the thread attributes of the call.
