@@ -18,7 +18,7 @@
 //! *Rejected*: the iocbs in the memory of the program at io_submit: 57 ns for each, also for those
 //! that the kernel refuses, and no way from there to a bio.
 
-use super::{AsyncIo, OF_SUBMISSION, OF_UNCOUNTED, SUBMISSIONS, clear_file, end};
+use super::{AsyncIo, OF_SUBMISSION, OF_UNCOUNTED, SUBMISSIONS, clear_file, end, end_unseen};
 use crate::file::view::FileView;
 use crate::runtime::atomic::fetch_add;
 use crate::runtime::layout::offset;
@@ -67,10 +67,8 @@ pub extern "C" fn submission_of_iocb(kiocb: u64) -> u64 {
     }
     if let Some(entry) = table::find(&SUBMISSIONS, kiocb) {
         if entry.interface != ASYNC_LIBAIO || entry.context != user_iocb || entry.parent != state.span {
-            entry.flags |= ASYNC_NO_END;
             entry.queued_ns = 0;
-            // SAFETY: the clock has no preconditions.
-            end(percpu, entry, unsafe { bpf_ktime_get_ns() });
+            end_unseen(percpu, entry);
         }
     }
     if table::find(&SUBMISSIONS, kiocb).is_none() && !begin(percpu, state, kiocb, user_iocb) {

@@ -31,7 +31,7 @@ use crate::runtime::settings::setting;
 use crate::runtime::table;
 use crate::task;
 use aya_ebpf::btf_maps::Array;
-use aya_ebpf::helpers::generated::bpf_ringbuf_submit;
+use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_ringbuf_submit};
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::*;
 pub use blkkin_probe_abi::in_flight::{ASYNC_SETS, AsyncIo, Set};
@@ -119,6 +119,14 @@ pub fn set_file_name(position: u32, name: u64) {
     if let Some(entry) = table::at(&SUBMISSIONS, position) {
         entry.file.name = name;
     }
+}
+
+/// Ends an entry whose completion was not seen.
+#[inline(always)]
+fn end_unseen(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
+    entry.flags |= ASYNC_NO_END;
+    // SAFETY: the clock has no preconditions.
+    end(percpu, entry, unsafe { bpf_ktime_get_ns() });
 }
 
 /// Writes the record of a submission and releases its entry. The record is built in the ring: some

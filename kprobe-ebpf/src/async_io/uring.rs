@@ -15,7 +15,7 @@
 //! and, since 6.2, one whose entry did not fit into the queue. When the kernel uses its memory for
 //! another request, its record is written with ASYNC_NO_END.
 
-use super::{AsyncIo, SUBMISSIONS, clear_file, end};
+use super::{AsyncIo, SUBMISSIONS, clear_file, end, end_unseen};
 use crate::file::view::FileView;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
@@ -69,14 +69,6 @@ pub fn submit<R: KernelRead>(req: Pointer) {
     place(entry, state);
     // SAFETY: the clock has no preconditions.
     entry.start_ns = unsafe { bpf_ktime_get_ns() };
-}
-
-/// Ends an entry whose completion was not seen.
-#[inline(always)]
-fn end_unseen(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
-    entry.flags |= ASYNC_NO_END;
-    // SAFETY: the clock has no preconditions.
-    end(percpu, entry, unsafe { bpf_ktime_get_ns() });
 }
 
 /// Returns whether a thread of the kernel polls the ring of a request. Otherwise the request is

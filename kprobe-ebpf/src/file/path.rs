@@ -292,7 +292,7 @@ pub extern "C" fn leave_mount(slot: u64) -> u64 {
         if used == 0 {
             copy_name(draft);
         }
-        if whole && draft.mode == WITH_TEXT {
+        if whole {
             draft.record.header.flags &= !FILE_PATH_TRUNCATED;
         }
         if at_root && load(draft, mount as Pointer, offset!(mount_ns)) == 0 {

@@ -9,6 +9,7 @@
 
 use super::inode;
 use super::name::{self, FileState};
+use super::{FdLookup, lookup_fd};
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::{HEAD_BYTES, PerCpuState};
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
@@ -33,6 +34,19 @@ pub struct FileView {
 }
 
 impl FileView {
+    /// Reads the file that a descriptor of the task names now.
+    #[inline(always)]
+    pub fn of_fd(percpu: &mut PerCpuState, task: Pointer, fd: u32) -> Option<FileView> {
+        // SAFETY: each pointer is read by the way it was found.
+        unsafe {
+            match lookup_fd(task, fd) {
+                FdLookup::Typed(file) => Some(FileView::typed(percpu, file)),
+                FdLookup::Untyped(file) => Some(FileView::untyped(percpu, file)),
+                FdLookup::Closed => None,
+            }
+        }
+    }
+
     /// Reads a typed file.
     ///
     /// # Safety

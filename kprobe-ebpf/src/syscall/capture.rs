@@ -77,14 +77,7 @@ struct OpenFile {
 /// Returns the file that `fd` names now, and emits its path if needed.
 #[inline(always)]
 fn inspect_fd(percpu: &mut PerCpuState, task: Pointer, fd: u32, shape: SyscallShape) -> Option<OpenFile> {
-    // SAFETY: each pointer is read by the way it was found.
-    let view = unsafe {
-        match file::lookup_fd(task, fd) {
-            FdLookup::Typed(file) => FileView::typed(percpu, file),
-            FdLookup::Untyped(file) => FileView::untyped(percpu, file),
-            FdLookup::Closed => return None,
-        }
-    };
+    let view = FileView::of_fd(percpu, task, fd)?;
     let writable_inode = page_writes::inode(&view, shape);
     let (address, position) = (view.address, view.position);
     Some(OpenFile { address, position, id: view.named(percpu, 0), writable_inode })
@@ -129,14 +122,7 @@ fn copy_path(state: &mut TaskState, from: u64, at: usize) -> usize {
 /// Records the file that a system call opened, and emits its path.
 #[inline(always)]
 pub fn record_opened_file(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, fd: u32, now: u64) {
-    // SAFETY: each pointer is read by the way it was found.
-    let view = unsafe {
-        match file::lookup_fd(task, fd) {
-            FdLookup::Typed(file) => FileView::typed(percpu, file),
-            FdLookup::Untyped(file) => FileView::untyped(percpu, file),
-            FdLookup::Closed => return,
-        }
-    };
+    let Some(view) = FileView::of_fd(percpu, task, fd) else { return };
     state.record.fd = fd as i32;
     state.record.file = view.named(percpu, now);
     state.record.header.flags |= SYSCALL_HAS_FILE;
