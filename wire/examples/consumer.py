@@ -196,7 +196,8 @@ def events(batch):
                 trace = f"{upper:016x}" + (f"{take('trace_low'):016x}" if flags & 32 else own)
             carried = take("writer_bytes") if flags & 128 else size
             return {"span": own, "trace": trace, "task": tasks[take("writer_task")], "dirtied": next(dirtied), "bytes": carried,
-                    "evidence": ("ended before", "under way", "mapped store", "during transfer")[flags & 15]}
+                    "evidence": ("ended before", "under way", "mapped store", "during transfer",
+                                 "under way earlier")[flags & 15]}
 
         for flags in o.flags:
             of, size = next(bio), take("bytes")

@@ -108,6 +108,9 @@ pub enum WriterEvidence {
     /// programs change pages while the device reads them, so the bio may carry some of its bytes.
     /// The pages are dirty again, and another bio carries them too.
     DuringTransfer,
+    /// The system call was under way when an earlier bio with the same pages was queued, and had ended
+    /// when this one was: each of the two may carry its bytes. Other writers explain the pages as well.
+    UnderWayEarlier,
     /// The pages became writable in a memory mapping. Later stores into them are not visible.
     MappedStore,
 }
@@ -129,7 +132,9 @@ impl WriterEvidence {
     pub fn has_age(self) -> bool {
         match self {
             WriterEvidence::EndedBefore | WriterEvidence::MappedStore => true,
-            WriterEvidence::UnderWay | WriterEvidence::DuringTransfer => false,
+            WriterEvidence::UnderWay | WriterEvidence::DuringTransfer | WriterEvidence::UnderWayEarlier => {
+                false
+            }
         }
     }
 }

@@ -86,6 +86,11 @@ fn relation(origin: &PageOriginEvent, writer: &PageWriter) -> String {
         WriterEvidence::DuringTransfer => {
             "written_by (rule: the call wrote these bytes while the device read them)".into()
         }
+        WriterEvidence::UnderWayEarlier => {
+            "written_by (rule: the call was writing these bytes when an earlier bio was queued; \
+             either may carry them)"
+                .into()
+        }
         WriterEvidence::UnderWay => "written_by (rule: the call was writing these bytes of the file)".into(),
         WriterEvidence::MappedStore => {
             format!("written_by (rule: its memory mapping made these pages writable, {age} ms before)")

@@ -119,9 +119,10 @@ impl WrittenBy {
 }
 
 /// Returns whether this bio counts for the writer. Data that was written during the transfer is dirty
-/// again, and counts for the bio that carries it later.
+/// again, and counts for the bio that carries it later. That of a call which was under way at an
+/// earlier bio counts for the earlier one.
 fn is_carried(writer: &PageWriter) -> bool {
-    writer.evidence != WriterEvidence::DuringTransfer
+    !matches!(writer.evidence, WriterEvidence::DuringTransfer | WriterEvidence::UnderWayEarlier)
 }
 
 /// Returns the program of a writer.
@@ -192,7 +193,8 @@ mod tests {
         let mut table = WrittenBy::default();
         let under_way = PageWriter { evidence: WriterEvidence::UnderWay, ..page_writer(7, 2_000_000, 10) };
         let later = PageWriter { evidence: WriterEvidence::DuringTransfer, ..under_way };
-        table.add(&write_back(5, vec![under_way, later]));
+        let earlier = PageWriter { evidence: WriterEvidence::UnderWayEarlier, ..under_way };
+        table.add(&write_back(5, vec![under_way, later, earlier]));
         let mut read = write_back(6, vec![page_writer(7, 1, 4096)]);
         read.bios[0].op = blkkin_wire::event::BlockOp(0);
         table.add(&read);

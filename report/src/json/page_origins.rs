@@ -61,6 +61,7 @@ fn evidence_name(evidence: WriterEvidence) -> &'static str {
         WriterEvidence::EndedBefore => "ended before",
         WriterEvidence::UnderWay => "under way",
         WriterEvidence::DuringTransfer => "during transfer",
+        WriterEvidence::UnderWayEarlier => "under way earlier",
         WriterEvidence::MappedStore => "mapped store",
     }
 }

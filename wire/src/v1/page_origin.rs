@@ -46,11 +46,12 @@ const REASONS: [WritebackReason; 7] = [
 /// The number 0 is no reason.
 const UNATTRIBUTED: [Unattributed; 3] =
     [Unattributed::NotRecorded, Unattributed::Evicted, Unattributed::NotConsecutive];
-const EVIDENCE: [WriterEvidence; 4] = [
+const EVIDENCE: [WriterEvidence; 5] = [
     WriterEvidence::EndedBefore,
     WriterEvidence::UnderWay,
     WriterEvidence::MappedStore,
     WriterEvidence::DuringTransfer,
+    WriterEvidence::UnderWayEarlier,
 ];
 
 /// Returns the number of a value; every value is in its list.

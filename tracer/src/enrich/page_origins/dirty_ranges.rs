@@ -14,6 +14,9 @@
 //! the page dirty again. That write ended before the bio was queued and is taken for one of its
 //! writers. If the page is written back again and no later write covers it, it must be one of those.
 //!
+//! *A write that was under way at a bio's time* may be in that bio, in the next one, or in both. It is
+//! a writer of the next one too, and its evidence says so if others cover the page.
+//!
 //! *Overwritten data*: a write that a later one covers completely stays a writer, as long as its
 //! segment has fewer than [`OVERWRITTEN_KEPT`] writes.
 //!
@@ -36,6 +39,10 @@ const SEGMENT: u64 = 1 << SEGMENT_SHIFT;
 /// Time in ns for which the writers of a range stay after it was written back. The kernel builds a
 /// bio within milliseconds of marking its first page clean.
 const CARRIED_KEPT: u64 = 1_000_000_000;
+
+/// The same for a write that was under way at that time: it may be dirty until the kernel writes it back
+/// for its age, 30 s and 5 s by default (dirty_expire_centisecs, dirty_writeback_centisecs).
+const UNDER_WAY_KEPT: u64 = 60_000_000_000;
 
 /// Number of writes of a segment from which overwritten ones are dropped.
 const OVERWRITTEN_KEPT: usize = 64;
@@ -74,6 +81,8 @@ struct Entry {
     ended: u64,
     version: u16,
     mapped: bool,
+    /// The write was under way when its bytes were carried.
+    under_way: bool,
     /// 0: dirty. Else 1 + the time at which a bio carried it, in ms since the table's start.
     carried: u32,
 }
@@ -132,12 +141,14 @@ impl DirtyRanges {
                 ended: writer.ended.0,
                 version: writer.task.version,
                 mapped: writer.evidence == WriterEvidence::MappedStore,
+                under_way: false,
                 carried: 0,
             };
             let mut parts = vec![entry];
             for Carried { range, queued } in carried {
                 let stamp = self.stamp(*queued);
-                parts = parts.into_iter().flat_map(|entry| split(entry, key.1, range, stamp)).collect();
+                let split = |entry| split(entry, key.1, range, stamp, true);
+                parts = parts.into_iter().flat_map(split).collect();
             }
             self.insert(key, &parts);
         }
@@ -202,12 +213,12 @@ impl DirtyRanges {
                     (None, 0) => kept.push(entry),
                     (Some(part), 0) => {
                         covered.insert(&part);
-                        writers.add(&entry, &part);
-                        kept.extend(split(entry, key.1, range, stamp));
+                        writers.add(&entry, &part, entry.evidence());
+                        kept.extend(split(entry, key.1, range, stamp, false));
                     }
-                    (part, at) if u64::from(stamp.saturating_sub(at)) <= CARRIED_KEPT / 1_000_000 => {
+                    (part, at) if stamp.saturating_sub(at) <= entry.kept_ms() => {
                         second_choice.extend(part.map(|part| (entry, part)));
-                        kept.push(entry);
+                        kept.extend(split(entry, key.1, range, at, false));
                     }
                     _ => {}
                 }
@@ -224,7 +235,9 @@ impl DirtyRanges {
         second_choice.sort_by_key(|(entry, _)| std::cmp::Reverse(entry.ended));
         for (entry, part) in second_choice {
             if covered.insert(&part) {
-                writers.add(&entry, &part);
+                writers.add(&entry, &part, entry.evidence());
+            } else if entry.under_way {
+                writers.add(&entry, &part, WriterEvidence::UnderWayEarlier);
             }
         }
         self.forget_order();
@@ -311,6 +324,17 @@ impl DirtyRanges {
 }
 
 impl Entry {
+    /// Returns the time in ms for which it stays after a bio carried it.
+    fn kept_ms(&self) -> u32 {
+        let kept = if self.under_way { UNDER_WAY_KEPT } else { CARRIED_KEPT };
+        (kept / 1_000_000) as u32
+    }
+
+    /// Returns the evidence for a bio that was queued after the write.
+    fn evidence(&self) -> WriterEvidence {
+        if self.mapped { WriterEvidence::MappedStore } else { WriterEvidence::EndedBefore }
+    }
+
     /// Returns its bytes, if they are dirty.
     fn dirty_bytes(&self) -> u64 {
         if self.carried == 0 { u64::from(self.end - self.start) } else { 0 }
@@ -340,8 +364,15 @@ fn intersection(entry: &Entry, segment: u64, range: &Range<u64>) -> Option<Range
     (part.start < part.end).then_some(part)
 }
 
-/// Marks the part of an entry inside `range` as carried, and leaves the rest as it is.
-fn split(entry: Entry, segment: u64, range: &Range<u64>, stamp: u32) -> impl Iterator<Item = Entry> + use<> {
+/// Marks the part of an entry inside `range` as carried, whether or not the write was under way then,
+/// and leaves the rest as it is.
+fn split(
+    entry: Entry,
+    segment: u64,
+    range: &Range<u64>,
+    stamp: u32,
+    under_way: bool,
+) -> impl Iterator<Item = Entry> + use<> {
     let base = segment << SEGMENT_SHIFT;
     let cut = |at: u64| at.saturating_sub(base).min(SEGMENT) as u32;
     let (from, to) =
@@ -349,22 +380,23 @@ fn split(entry: Entry, segment: u64, range: &Range<u64>, stamp: u32) -> impl Ite
     let carried = if entry.carried == 0 { stamp } else { entry.carried };
     let parts = [
         Entry { end: from, ..entry },
-        Entry { start: from, end: to, carried, ..entry },
+        Entry { start: from, end: to, carried, under_way, ..entry },
         Entry { start: to, ..entry },
     ];
     parts.into_iter().filter(|part| part.start < part.end)
 }
 
-/// Writers of a range, one for each span and task.
+/// Writers of a range, one for each span, task and evidence.
 #[derive(Default)]
 struct Writers(Vec<PageWriter>);
 
 impl Writers {
-    fn add(&mut self, entry: &Entry, part: &Range<u64>) {
+    fn add(&mut self, entry: &Entry, part: &Range<u64>, evidence: WriterEvidence) {
         let bytes = (part.end - part.start) as u32;
         let (span, id) = (SpanId(entry.span), TaskId(entry.task));
-        let known = self.0.iter_mut().rev().find(|writer| (writer.span, writer.task.id) == (span, id));
-        if let Some(writer) = known {
+        let is_same =
+            |writer: &&mut PageWriter| (writer.span, writer.task.id, writer.evidence) == (span, id, evidence);
+        if let Some(writer) = self.0.iter_mut().rev().find(is_same) {
             writer.bytes = writer.bytes.saturating_add(bytes);
             writer.dirtied = writer.dirtied.max(MonotonicNs(entry.ended));
             return;
@@ -375,7 +407,7 @@ impl Writers {
             task: TaskRef { id, version: entry.version },
             dirtied: MonotonicNs(entry.ended),
             bytes,
-            evidence: if entry.mapped { WriterEvidence::MappedStore } else { WriterEvidence::EndedBefore },
+            evidence,
         });
     }
 

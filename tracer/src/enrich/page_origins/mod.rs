@@ -11,13 +11,15 @@
 //! may write pages of this file. If there are none, these writers are complete. Else the event waits
 //! until as many such calls have returned, for up to [`WAIT_MAX`]: the kernel stops a writer for up
 //! to 200 ms at a time while too many pages are dirty (balance_dirty_pages).
-//! It also waits for the end of its bio. A program may change a page while the device reads it, and
-//! the bio then carries its bytes.
+//!
+//! *It also waits for [`END_WAIT`] behind the end of its bio.* A program may change a page while the
+//! device reads it, and the bio then carries its bytes: the operation began before the bio's end, and
+//! its record comes when the operation ends. One that takes longer than that counts for the next bio
+//! alone.
 //!
 //! *Requests of io_uring* are writers as well, under the span of the call that submitted them. The
-//! kernel side does not count open ones: it learns the file of a request when the request completes.
-//! So the events of a file that io_uring writes wait for [`REQUEST_WAIT`] behind the end of the bio. A
-//! request that takes longer has ended after the range was clean, and counts for the next bio.
+//! kernel side does not count open ones, since it learns the file of a request when the request
+//! completes. They are found within the same wait.
 //!
 //! *Not here*: stores through a memory mapping, except the first one into a clean page; writes by
 //! programs that are not traced; ranges that a call passes behind a pointer (copy_file_range with
@@ -50,13 +52,10 @@ use write_range::Change;
 
 /// Maximum wait in ns for the calls that were open when a bio was queued.
 const WAIT_MAX: u64 = 2_000_000_000;
-/// Time in ns for which an event waits behind its bio's end for requests of io_uring that were under
-/// way.
-const REQUEST_WAIT: u64 = 100_000_000;
-/// Time in ns after which a file that io_uring has written counts as one that it does not write.
-const REQUESTS_PAUSE: u64 = 10_000_000_000;
-/// Maximum number of bios of a file that wait; the oldest then waits no longer. Each write call to the
-/// file examines these.
+/// Time in ns for which an event waits behind its bio's end for the records of operations that began
+/// before it.
+const END_WAIT: u64 = 100_000_000;
+/// Maximum number of bios of a file in each of the two lists; the oldest then waits no longer.
 const WAITING_PER_FILE: usize = 1_024;
 /// Maximum number of writes in the table of dirty ranges: 4 GiB in steps of 4 KiB, 44 MiB of memory.
 const WRITES_MAX: usize = 1 << 20;
@@ -68,11 +67,9 @@ const MEMORY_FILESYSTEMS: &[&str] =
 /// The stage's state.
 pub(crate) struct PageOrigins {
     ranges: DirtyRanges,
-    waiting: HashMap<FileId, VecDeque<Waiting>>,
-    /// Files of the bios that wait.
+    waiting: HashMap<FileId, WaitingBios>,
+    /// Files of the bios that wait for their end.
     files: HashMap<SpanId, FileId>,
-    /// Files that io_uring writes, with the end of the last request.
-    request_files: HashMap<FileId, MonotonicNs>,
     /// Devices of file systems in memory.
     memory: HashSet<DeviceId>,
     /// Records that were read and not processed.
@@ -83,7 +80,17 @@ pub(crate) struct PageOrigins {
     parts: Vec<Range<u64>>,
 }
 
-/// Event that waits for the end of its bio, and for the calls that were open when the bio was queued.
+/// The events of a file that wait.
+#[derive(Default)]
+struct WaitingBios {
+    /// Those without their bio's end, or with a call that was open when their bio was queued. In the
+    /// order of these times.
+    open: VecDeque<Waiting>,
+    /// The others, in the order of their bios' ends.
+    ended: VecDeque<Waiting>,
+}
+
+/// An event that waits.
 struct Waiting {
     event: PageOriginEvent,
     /// Consecutive parts of the bio's range.
@@ -111,7 +118,6 @@ impl PageOrigins {
             ranges: DirtyRanges::new(start, WRITES_MAX),
             waiting: HashMap::new(),
             files: HashMap::new(),
-            request_files: HashMap::new(),
             memory: HashSet::new(),
             records: Vec::new(),
             recorded: 0,
@@ -184,7 +190,7 @@ impl PageOrigins {
         event.writers = self.ranges.carry(file, &ranges, event.time, &mut covered);
         self.files.insert(event.bio, file);
         let waiting = Waiting { event, ranges, covered, open_writes: record.open_writes, ended: None };
-        let list = self.waiting.entry(file).or_default();
+        let list = &mut self.waiting.entry(file).or_default().open;
         list.push_back(waiting);
         if list.len() > WAITING_PER_FILE {
             let oldest = list.pop_front();
@@ -194,14 +200,12 @@ impl PageOrigins {
 
     /// Ends the wait for a bio's end, which was at that time.
     fn end_bio(&mut self, bio: SpanId, end: MonotonicNs, out: &mut Vec<PageOriginEvent>) {
-        let Some(file) = self.files.get(&bio) else { return };
-        let Some(list) = self.waiting.get_mut(file) else { return };
-        let Some(at) = list.iter().position(|waiting| waiting.event.bio == bio) else { return };
-        list[at].ended = Some(end);
-        if list[at].open_writes == 0 && !self.request_files.contains_key(file) {
-            let waiting = list.remove(at);
-            out.extend(waiting.map(|waiting| self.complete(waiting)));
-        }
+        let Some(file) = self.files.remove(&bio) else { return };
+        let Some(bios) = self.waiting.get_mut(&file) else { return };
+        let Some(at) = bios.open.iter().position(|waiting| waiting.event.bio == bio) else { return };
+        bios.open[at].ended = Some(end);
+        let surplus = bios.move_ended(at);
+        out.extend(surplus.map(|waiting| self.complete(waiting)));
     }
 
     fn apply_call(&mut self, call: &SyscallEvent, out: &mut Vec<PageOriginEvent>) {
@@ -247,7 +251,6 @@ impl PageOrigins {
         let operation = Operation { file, times, counted: false, written: range.clone(), writer: &writer };
         let carried = self.end_operation(&operation, out);
         self.ranges.write(file, range, &writer, &carried);
-        self.request_files.insert(file, io.end);
     }
 
     /// A store through a memory mapping made pages dirty.
@@ -273,45 +276,37 @@ impl PageOrigins {
     /// Passes an operation that has ended to the bios that were queued while it was under way. Returns
     /// these.
     fn end_operation(&mut self, operation: &Operation<'_>, out: &mut Vec<PageOriginEvent>) -> Vec<Carried> {
-        let Operation { file, times: [begin, end], counted, written, writer } = operation;
-        let Some(list) = self.waiting.get_mut(file) else { return Vec::new() };
+        let Some(bios) = self.waiting.get_mut(&operation.file) else { return Vec::new() };
         let mut carried = Vec::new();
-        let mut complete = Vec::new();
-        for waiting in list.iter_mut() {
-            if *begin <= waiting.event.time && waiting.event.time < *end {
-                let queued = waiting.event.time;
-                carried.extend(waiting.ranges.iter().cloned().map(|range| Carried { range, queued }));
-                waiting.add(written, writer, WriterEvidence::UnderWay);
-                waiting.open_writes = waiting.open_writes.saturating_sub(u32::from(*counted));
-                let ended = waiting.ended.filter(|_| waiting.open_writes == 0);
-                complete.extend(ended.map(|ended| (waiting.event.bio, ended)));
-            } else if *begin > waiting.event.time && waiting.ended.is_none() {
-                waiting.add(written, writer, WriterEvidence::DuringTransfer);
-            }
+        for waiting in &mut bios.open {
+            waiting.end_operation(operation, &mut carried);
         }
-        for (bio, ended) in complete {
-            self.end_bio(bio, ended, out);
+        let begin = operation.times[0];
+        let overlapping = |waiting: &&mut Waiting| waiting.ended.is_some_and(|ended| begin < ended);
+        for waiting in bios.ended.iter_mut().rev().take_while(overlapping) {
+            waiting.end_operation(operation, &mut carried);
         }
+        let mut surplus = Vec::new();
+        for at in (0..bios.open.len()).rev() {
+            surplus.extend(bios.move_ended(at));
+        }
+        out.extend(surplus.into_iter().map(|waiting| self.complete(waiting)));
         carried
     }
 
     fn expire(&mut self, watermark: MonotonicNs, out: &mut Vec<PageOriginEvent>) {
         let mut expired = Vec::new();
-        self.waiting.retain(|file, list| {
-            // The list is in the order of time.
-            while let Some(waiting) = list.pop_front_if(|waiting| waiting.is_due(watermark)) {
+        let is_over = |from: MonotonicNs, wait: u64| from.0.saturating_add(wait) <= watermark.0;
+        self.waiting.retain(|_, WaitingBios { open, ended }| {
+            while let Some(waiting) = open.pop_front_if(|waiting| is_over(waiting.event.time, WAIT_MAX)) {
                 expired.push(waiting);
             }
-            if self.request_files.contains_key(file) {
-                let all = std::mem::take(list).into_iter();
-                let (complete, rest): (VecDeque<_>, VecDeque<_>) =
-                    all.partition(|waiting| waiting.is_complete(watermark));
-                expired.extend(complete);
-                *list = rest;
+            let waited = |waiting: &mut Waiting| waiting.ended.is_some_and(|ended| is_over(ended, END_WAIT));
+            while let Some(waiting) = ended.pop_front_if(waited) {
+                expired.push(waiting);
             }
-            !list.is_empty()
+            !open.is_empty() || !ended.is_empty()
         });
-        self.request_files.retain(|_, last| last.0.saturating_add(REQUESTS_PAUSE) > watermark.0);
         expired.sort_by_key(|waiting| (waiting.event.time, waiting.event.bio));
         out.extend(expired.into_iter().map(|waiting| self.complete(waiting)));
     }
@@ -333,16 +328,33 @@ impl PageOrigins {
     }
 }
 
-impl Waiting {
-    /// Returns whether the event has waited for its maximum time.
-    fn is_due(&self, watermark: MonotonicNs) -> bool {
-        self.event.time.0.saturating_add(WAIT_MAX) <= watermark.0
+impl WaitingBios {
+    /// Moves an event into the second list if it waits neither for its bio's end nor for an open call.
+    /// Returns the one that the full list has no room for.
+    fn move_ended(&mut self, at: usize) -> Option<Waiting> {
+        let waiting = self.open.get(at)?;
+        let end = waiting.ended.filter(|_| waiting.open_writes == 0)?;
+        let waiting = self.open.remove(at)?;
+        let behind = |other: &&Waiting| other.ended > Some(end);
+        let later = self.ended.iter().rev().take_while(behind).count();
+        self.ended.insert(self.ended.len() - later, waiting);
+        if self.ended.len() > WAITING_PER_FILE { self.ended.pop_front() } else { None }
     }
+}
 
-    /// Returns whether nothing more is expected for a bio of a file that io_uring writes.
-    fn is_complete(&self, watermark: MonotonicNs) -> bool {
-        let waited = |end: MonotonicNs| end.0.saturating_add(REQUEST_WAIT) <= watermark.0;
-        self.open_writes == 0 && self.ended.is_some_and(waited)
+impl Waiting {
+    /// Takes an operation that has ended for a writer if it was under way while the bio was queued or
+    /// transferred. Appends the bio's range if the operation was under way when the bio was queued.
+    fn end_operation(&mut self, operation: &Operation<'_>, carried: &mut Vec<Carried>) {
+        let Operation { times: [begin, end], counted, written, writer, .. } = operation;
+        let queued = self.event.time;
+        if *begin <= queued && queued < *end {
+            carried.extend(self.ranges.iter().cloned().map(|range| Carried { range, queued }));
+            self.add(written, writer, WriterEvidence::UnderWay);
+            self.open_writes = self.open_writes.saturating_sub(u32::from(*counted));
+        } else if *begin > queued && self.ended.is_none_or(|ended| *begin < ended) {
+            self.add(written, writer, WriterEvidence::DuringTransfer);
+        }
     }
 
     fn add(&mut self, written: &Range<u64>, writer: &Writer, evidence: WriterEvidence) {

@@ -16,6 +16,8 @@ use proptest::prelude::*;
 use super::PageOrigins;
 
 const INO: u64 = 7;
+/// Behind the wait for the records of operations that began before a bio's end.
+const LATER: u64 = super::END_WAIT + 10_000;
 
 fn file() -> FileId {
     FileId { device: DeviceId::from_kernel(0x80_0001), ino: INO, generation: 1, name: NameId::NONE }
@@ -102,7 +104,7 @@ fn every_writer_of_the_range_is_named_and_no_other() {
         write(3, [30, 31], 1 << 20, 4_096),
         write(4, [40, 41], 100, 50),
     ];
-    let found = process(&mut new(), events, &[bio(9, 100, 0, 12_288, 0)], 200);
+    let found = process(&mut new(), events, &[bio(9, 100, 0, 12_288, 0)], LATER);
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1, 2, 4]]);
     assert_eq!(found[0].writers.iter().map(|w| w.bytes).collect::<Vec<_>>(), [4_096, 8_192, 50]);
     assert_eq!((found[0].bytes_unattributed, found[0].unattributed), (0, None));
@@ -132,7 +134,7 @@ fn a_request_of_io_uring_is_a_writer_under_its_call() {
     let records = [bio(9, 100, 0, 12_288, 0)];
     let early = process(&mut origins, events, &records, 200);
     assert_eq!(early, [], "the bio waits for requests that were under way");
-    let found = process(&mut origins, vec![], &[], 101 + super::REQUEST_WAIT);
+    let found = process(&mut origins, vec![], &[], 101 + super::END_WAIT);
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[501, 502]]);
     let evidence = found[0].writers.iter().map(|writer| writer.evidence);
     assert!(evidence.eq([WriterEvidence::EndedBefore, WriterEvidence::UnderWay]));
@@ -148,7 +150,7 @@ fn a_written_back_range_is_clean_and_the_rest_stays_dirty() {
     let events = vec![write(1, [10, 11], 0, 1 << 20)];
     let later = 10_000_000_000;
     let records = [bio(9, 100, 0, 4_096, 0), bio(10, later, 0, 8_192, 0)];
-    let found = process(&mut origins, events, &records, later + 1);
+    let found = process(&mut origins, events, &records, later + LATER);
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1], [1]]);
     assert_eq!(found[1].bytes_unattributed, 4_096);
     assert_eq!(found[1].unattributed, Some(Unattributed::NotRecorded));
@@ -158,14 +160,14 @@ fn a_written_back_range_is_clean_and_the_rest_stays_dirty() {
 #[test]
 fn a_page_that_was_made_dirty_again_before_its_bio_was_queued_has_its_writer_twice() {
     let events = vec![write(1, [10, 11], 0, 4_096)];
-    let found = process(&mut new(), events, &[bio(9, 100, 0, 4_096, 0), bio(10, 5_000, 0, 4_096, 0)], 6_000);
+    let found = process(&mut new(), events, &[bio(9, 100, 0, 4_096, 0), bio(10, 5_000, 0, 4_096, 0)], LATER);
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1], [1]]);
 }
 
 #[test]
 fn an_earlier_writer_is_no_second_choice_if_a_later_one_covers_the_page() {
     let events = vec![write(1, [10, 11], 0, 4_096), write(2, [200, 201], 0, 4_096)];
-    let found = process(&mut new(), events, &[bio(9, 100, 0, 4_096, 0), bio(10, 5_000, 0, 4_096, 0)], 6_000);
+    let found = process(&mut new(), events, &[bio(9, 100, 0, 4_096, 0), bio(10, 5_000, 0, 4_096, 0)], LATER);
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1], [2]]);
 }
 
@@ -176,27 +178,86 @@ fn a_bio_waits_for_the_calls_that_were_open() {
     assert_eq!(process(&mut origins, first, &[bio(9, 100, 0, 8_192, 1)], 150), []);
     let unrelated = vec![write(2, [120, 121], 0, 4_096)];
     assert_eq!(process(&mut origins, unrelated, &[], 150), []);
-    let found = process(&mut origins, vec![write(3, [90, 300], 4_096, 4_096)], &[], 400);
+    let found = process(&mut origins, vec![write(3, [90, 300], 4_096, 4_096)], &[], LATER);
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1, 3]]);
     assert_eq!(found[0].writers[1].evidence, WriterEvidence::UnderWay);
     assert_eq!(found[0].bytes_unattributed, 0);
-    // What the bio carried of it is not dirty for longer than the kernel may take it for that.
-    let late = 10_000_000_000;
-    let found = process(&mut origins, vec![], &[bio(10, late, 4_096, 4_096, 0)], late + 1);
-    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [Vec::<u64>::new()]);
+    // The call may have written after the bio. What the next bio carries is not dirty for longer than the
+    // kernel takes to queue a bio.
+    let seconds = 1_000_000_000;
+    let records = [bio(10, 30 * seconds, 4_096, 4_096, 0), bio(11, 40 * seconds, 4_096, 4_096, 0)];
+    let found = process(&mut origins, vec![], &records, 50 * seconds);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [vec![3], vec![]]);
+}
+
+/// A bio of the time 100 to 200. Writers: of before, within the transfer, from its begin to behind its end,
+/// and behind its end.
+/// A write of 90 to 300 may be in the bio of the time 100, in the next one, or in both.
+#[test]
+fn a_write_that_was_under_way_at_a_bio_may_be_in_the_next_one() {
+    let mut origins = new();
+    let events = vec![write(1, [90, 300], 0, 8_192), write(2, [200, 210], 0, 4_096)];
+    let found =
+        process(&mut origins, events, &[bio(9, 100, 0, 8_192, 1), bio(10, 5_000, 0, 8_192, 0)], LATER);
+    let named: Vec<Vec<_>> = found
+        .iter()
+        .map(|event| {
+            event.writers.iter().map(|writer| (writer.span.0, writer.bytes, writer.evidence)).collect()
+        })
+        .collect();
+    use WriterEvidence::{EndedBefore, UnderWay, UnderWayEarlier};
+    let [first, second] = named.as_slice() else { panic!("{named:?}") };
+    assert_eq!(*first, [(1, 8_192, UnderWay)]);
+    // The second page has no other writer.
+    assert_eq!(*second, [(2, 4_096, EndedBefore), (1, 8_192, EndedBefore)]);
+    // That bio carried it.
+    let next = vec![write(3, [LATER, LATER + 10], 0, 8_192)];
+    let found = process(&mut origins, next, &[bio(11, LATER + 20, 0, 8_192, 0)], 2 * LATER + 20);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[3]]);
+    // With another writer for each page.
+    let mut origins = new();
+    let events = vec![write(1, [90, 300], 0, 8_192), write(2, [200, 210], 0, 8_192)];
+    let found =
+        process(&mut origins, events, &[bio(9, 100, 0, 8_192, 1), bio(10, 5_000, 0, 8_192, 0)], LATER);
+    let evidence: Vec<_> = found[1].writers.iter().map(|writer| (writer.span.0, writer.evidence)).collect();
+    assert_eq!(evidence, [(2, EndedBefore), (1, UnderWayEarlier)]);
 }
 
 #[test]
 fn a_write_while_the_device_reads_the_page_is_named_and_stays_dirty() {
+    for submitted_by_ring in [false, true] {
+        let during = |span: u64, times| {
+            if submitted_by_ring {
+                request(span - 500, times, 0, 4_096)
+            } else {
+                write(span, times, 0, 4_096)
+            }
+        };
+        let mut origins = new();
+        origins.on_record(&bio(9, 100, 0, 4_096, 0));
+        let mut events = vec![
+            write(501, [10, 11], 0, 4_096),
+            during(502, [110, 120]),
+            end(9, 200),
+            during(503, [190, 300]),
+        ];
+        origins.process(&mut events, MonotonicNs(300));
+        let found = process(&mut origins, vec![during(504, [201, 400])], &[], LATER);
+        assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[501, 502, 503]]);
+        let evidence = found[0].writers.iter().map(|writer| writer.evidence);
+        let during_transfer = WriterEvidence::DuringTransfer;
+        assert!(evidence.eq([WriterEvidence::EndedBefore, during_transfer, during_transfer]));
+        let found = process(&mut origins, vec![], &[bio(10, LATER, 0, 4_096, 0)], 2 * LATER);
+        assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[502, 503, 504]]);
+    }
+}
+
+#[test]
+fn the_bios_that_wait_behind_their_end_have_a_limit() {
     let mut origins = new();
-    origins.on_record(&bio(9, 100, 0, 4_096, 0));
-    let mut events = vec![write(1, [10, 11], 0, 4_096), write(2, [110, 120], 0, 4_096), end(9, 200)];
-    origins.process(&mut events, MonotonicNs(300));
-    let Some(LayerEvent::PageOrigin(origin)) = events.last() else { panic!() };
-    assert_eq!(spans(origin), [1, 2]);
-    assert_eq!(origin.writers[1].evidence, WriterEvidence::DuringTransfer);
-    let found = process(&mut origins, vec![], &[bio(10, 5_000, 0, 4_096, 0)], 6_000);
-    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[2]]);
+    let bios: Vec<_> = (1..=1_030).map(|span| bio(span, 100 * span, span << 12, 4_096, 0)).collect();
+    let found = process(&mut origins, vec![], &bios, 1_030 * 100 + 50);
+    assert_eq!(found.iter().map(|event| event.bio.0).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
 }
 
 #[test]
@@ -210,7 +271,7 @@ fn a_wait_ends_after_a_time() {
 #[test]
 fn a_truncated_range_has_no_writer_but_the_truncation() {
     let events = vec![write(1, [10, 11], 0, 1 << 20), truncate(2, 20, 100), write(3, [30, 31], 4_096, 4_096)];
-    let found = process(&mut new(), events, &[bio(9, 100, 0, 8_192, 0)], 200);
+    let found = process(&mut new(), events, &[bio(9, 100, 0, 8_192, 0)], LATER);
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1, 2, 3]]);
     assert_eq!(found[0].writers[0].bytes, 100);
 }
@@ -227,10 +288,10 @@ fn pages_that_are_not_consecutive_have_the_writers_of_their_parts() {
     let events = || {
         vec![write(1, [10, 11], 0, 4_096), write(2, [20, 21], 4_096, 4_096), write(3, [30, 31], 8_192, 4_096)]
     };
-    let found = process(&mut new(), events(), &[part(0), part(8_192), record], 200);
+    let found = process(&mut new(), events(), &[part(0), part(8_192), record], LATER);
     assert_eq!((found.len(), spans(&found[0]), found[0].bytes_unattributed), (1, vec![1, 3], 0));
     // A part's record was lost.
-    let found = process(&mut new(), events(), &[part(0), record], 200);
+    let found = process(&mut new(), events(), &[part(0), record], LATER);
     assert_eq!((spans(&found[0]), found[0].bytes_unattributed), (vec![], 8_192));
     assert_eq!(found[0].unattributed, Some(Unattributed::NotConsecutive));
 }
@@ -239,7 +300,7 @@ fn pages_that_are_not_consecutive_have_the_writers_of_their_parts() {
 fn a_read_has_a_file_and_no_writers() {
     let mut record = bio(9, 100, 0, 8_192, 0);
     record.header.flags = 0;
-    let found = process(&mut new(), vec![write(1, [10, 11], 0, 8_192)], &[record], 200);
+    let found = process(&mut new(), vec![write(1, [10, 11], 0, 8_192)], &[record], LATER);
     assert_eq!((found[0].file, spans(&found[0]), found[0].bytes_unattributed), (Some(file()), vec![], 0));
 }
 
