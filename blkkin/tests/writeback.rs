@@ -24,10 +24,11 @@ use std::path::Path;
 use blkkin_tracer::{TraceScope, TracerConfig};
 use blkkin_wire::event::{BioEvent, SyscallEvent};
 use blkkin_wire::ids::{Pid, SpanId};
-use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WriterEvidence};
+use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WritebackReason, WriterEvidence};
 
 use support::disk::Disk;
 use support::gated_process::GatedProcess;
+use support::memory_limit::MemoryLimit;
 use support::missed_ends::until_complete;
 use support::recording::{Recorder, Recording, record};
 use support::single_process::c_path;
@@ -44,26 +45,41 @@ fn number_of_steps() -> usize {
 #[test]
 fn each_sector_of_ext4_is_from_a_named_writer() {
     needs!("losetup", "mkfs.ext4");
-    sectors_are_from_named_writers(&or_skip!(Disk::ext4(96 << 20)));
+    sectors_are_from_named_writers(&or_skip!(Disk::ext4(96 << 20)), None);
 }
 
 #[test]
 fn each_sector_of_xfs_is_from_a_named_writer() {
     needs!("losetup", "mkfs.xfs");
-    sectors_are_from_named_writers(&or_skip!(Disk::with_file_system(320 << 20, "xfs")));
+    sectors_are_from_named_writers(&or_skip!(Disk::with_file_system(320 << 20, "xfs")), None);
 }
 
 #[test]
 fn each_sector_of_btrfs_is_from_a_named_writer() {
     needs!("losetup", "mkfs.btrfs");
-    sectors_are_from_named_writers(&or_skip!(Disk::with_file_system(256 << 20, "btrfs")));
+    sectors_are_from_named_writers(&or_skip!(Disk::with_file_system(256 << 20, "btrfs")), None);
 }
 
-fn sectors_are_from_named_writers(disk: &Disk) {
+/// The writers have room for half of their files: the kernel writes pages back while others are
+/// written.
+#[test]
+fn each_sector_is_from_a_named_writer_under_memory_pressure() {
+    needs!("losetup", "mkfs.ext4");
+    let limit = or_skip!(MemoryLimit::new(4 << 20));
+    let disk = or_skip!(Disk::ext4(96 << 20));
+    let recording = sectors_are_from_named_writers(&disk, Some(&limit));
+    let pressure = Some(WritebackReason::MemoryPressure);
+    let origins: Vec<_> = recording.page_origins().filter(|origin| origin.reason == pressure).collect();
+    println!("{} bios because of memory pressure", origins.len());
+    assert!(!origins.is_empty());
+}
+
+fn sectors_are_from_named_writers(disk: &Disk, limit: Option<&MemoryLimit>) -> Recording {
     let folder = disk.mount_point();
     let mut processes: Vec<GatedProcess> =
         (0..WRITERS).map(|writer| writers::process(&folder, writer, number_of_steps())).collect();
     let pids: Vec<Pid> = processes.iter().map(GatedProcess::pid).collect();
+    limit.into_iter().for_each(|limit| pids.iter().for_each(|pid| limit.add(*pid)));
     let recorder = Recorder::start(&TracerConfig::default(), &pids);
     processes.iter_mut().for_each(GatedProcess::release);
     processes.iter_mut().for_each(|process| assert_eq!(process.run_to_exit(), 0));
@@ -75,6 +91,7 @@ fn sectors_are_from_named_writers(disk: &Disk) {
     assert_eq!(checked.wrong, 0, "{checked:?}");
     assert!(checked.sectors > 4_000, "{checked:?}");
     assert!(checked.not_named * 1_000 <= checked.sectors, "{checked:?}");
+    recording
 }
 
 /// Writes everything back; workers submit it.

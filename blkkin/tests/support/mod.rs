@@ -23,6 +23,7 @@ pub(crate) mod hidden_tasks;
 pub(crate) mod live;
 pub(crate) mod lttng_namespace;
 pub(crate) mod mapping;
+pub(crate) mod memory_limit;
 pub(crate) mod metrics;
 pub(crate) mod missed_ends;
 pub(crate) mod moving_tree;
