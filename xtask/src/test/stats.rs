@@ -13,6 +13,10 @@ use super::skips::Skip;
 
 /// Prefix of the line by which a test reports that it cannot run here.
 const SKIPPED: &str = "skipped: ";
+/// Lines of a failed test's panic that the list at the end repeats: its place and its message.
+const REASON_LINES: usize = 4;
+/// Maximum number of characters of such a line.
+const REASON_WIDTH: usize = 400;
 
 /// Counters of all test programs.
 #[derive(Default)]
@@ -114,6 +118,8 @@ pub(crate) struct ProgramStats {
     /// Test whose output is being read.
     current_test: String,
     current_skipped: bool,
+    /// Lines of the current test's panic that are still to be repeated.
+    reason_lines: usize,
 }
 
 impl ProgramStats {
@@ -128,6 +134,7 @@ impl ProgramStats {
             section: Section::Progress,
             current_test: String::new(),
             current_skipped: false,
+            reason_lines: 0,
         }
     }
 
@@ -150,6 +157,9 @@ impl ProgramStats {
         {
             name.clone_into(&mut self.current_test);
             self.current_skipped = false;
+            self.reason_lines = 0;
+        } else if self.section == Section::Failures {
+            self.failure_line(line);
         } else if let Some(why) = line.strip_prefix(SKIPPED) {
             self.skip(why);
         }
@@ -161,6 +171,22 @@ impl ProgramStats {
             self.failed.push(format!("{}: {name}", self.program));
         } else if let Some(why) = result.strip_prefix("ignored") {
             self.push_skip(name.to_owned(), format!("ignored{why}"));
+        }
+    }
+
+    /// Adds the place and the message of a panic to the failure of the current test.
+    fn failure_line(&mut self, line: &str) {
+        if line.contains("' panicked at ") || line.contains(") panicked at ") {
+            self.reason_lines = REASON_LINES;
+        } else if line == "stack backtrace:" || line.is_empty() {
+            self.reason_lines = 0;
+        }
+        let name = format!("{}: {}", self.program, self.current_test);
+        let failure = self.failed.iter_mut().find(|failure| failure.split('\n').next() == Some(&name));
+        if let (Some(failure), Some(left)) = (failure, self.reason_lines.checked_sub(1)) {
+            self.reason_lines = left;
+            failure.push_str("\n    ");
+            failure.extend(line.chars().take(REASON_WIDTH));
         }
     }
 
@@ -228,6 +254,12 @@ failures:
 
 ---- b stdout ----
 skipped: nothing, it failed
+noise
+thread 'b' (7) panicked at p.rs:1:2:
+assertion failed
+  left: 1
+stack backtrace:
+   0: main
 
 failures:
     b
@@ -240,7 +272,8 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         assert_eq!(stats.last_line(), "1 passed, 1 failed, 2 skipped");
         assert_eq!(
             stats.details(),
-            "skipped p: c: ignored, slow\nskipped p: d: no loop device\nFAILED p: b\n"
+            "skipped p: c: ignored, slow\nskipped p: d: no loop device\nFAILED p: b\n    \
+             thread 'b' (7) panicked at p.rs:1:2:\n    assertion failed\n      left: 1\n"
         );
     }
 
