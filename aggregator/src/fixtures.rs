@@ -217,6 +217,7 @@ pub(crate) fn page_origin(bio: &BioEvent, writers: Vec<PageWriter>) -> PageOrigi
         file: Some(file_id(12)),
         offset: 8192,
         bytes: bio.bytes,
+        parts: Vec::new(),
         reason: Some(WritebackReason::Periodic),
         unattributed: writers.is_empty().then_some(Unattributed::NotRecorded),
         writers,

@@ -129,6 +129,7 @@ pub(crate) fn page_origin(span: u64, writers: Vec<PageWriter>) -> PageOriginEven
         file: Some(FILE),
         offset: 8192,
         bytes: 4096,
+        parts: Vec::new(),
         reason: Some(WritebackReason::Periodic),
         bytes_unattributed: if writers.is_empty() { 4096 } else { 0 },
         unattributed: Some(Unattributed::NotRecorded),

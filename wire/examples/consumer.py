@@ -203,9 +203,14 @@ def events(batch):
             of, size = next(bio), take("bytes")
             offset = end + take("offset") & MASK
             end = offset + size & MASK
+            parts, last = [], offset
+            for _ in range(take("parts", flags >> 14 & 1) or 0):
+                last = last + take("part_offset") & MASK
+                parts.append([last, take("part_bytes")])
+                last = last + parts[-1][1] & MASK
             yield {"time": next(time), "kind": "page origin", "bio": of, "root": of if flags >> 11 & 1 else next(root),
                    "content": ("file", "device", "metadata", "log", "swap")[flags & 15],
-                   "file": file(take("file")) if flags >> 12 & 1 else None, "offset": offset, "bytes": size,
+                   "file": file(take("file")) if flags >> 12 & 1 else None, "offset": offset, "bytes": size, "parts": parts,
                    "reason": (None, "background", "memory pressure", "sync", "periodic", "free space", "foreign cgroup",
                               "other")[flags >> 4 & 15],
                    "bytes_unattributed": take("bytes_unattributed", flags >> 13 & 1) or 0,

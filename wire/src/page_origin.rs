@@ -11,6 +11,8 @@
 //! the bio's end. [`BioEvent::has_page_origin`](crate::event::BioEvent::has_page_origin) announces
 //! the event.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonotonicNs;
@@ -33,6 +35,9 @@ pub struct PageOriginEvent {
     pub offset: u64,
     /// Bytes of the range.
     pub bytes: u32,
+    /// Consecutive parts of the bio, if its pages are not consecutive in the file: the first one begins
+    /// at `offset`, and together they have `bytes`. Empty if there is one, or if a part's record was lost.
+    pub parts: Vec<PagePart>,
     /// Reason why the kernel's worker wrote the pages back; none if a worker did not.
     pub reason: Option<WritebackReason>,
     /// Operations that wrote into the range, oldest first.
@@ -41,6 +46,15 @@ pub struct PageOriginEvent {
     pub bytes_unattributed: u32,
     /// Reason for the unattributed bytes.
     pub unattributed: Option<Unattributed>,
+}
+
+/// Consecutive part of a bio's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagePart {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Bytes of the part.
+    pub bytes: u32,
 }
 
 /// Content of the pages of a bio.
@@ -125,6 +139,16 @@ pub enum Unattributed {
     Evicted,
     /// The bio's pages are not consecutive in the file.
     NotConsecutive,
+}
+
+impl PageOriginEvent {
+    /// Returns the ranges of the file that the bio carries.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        let whole = PagePart { offset: self.offset, bytes: self.bytes };
+        let whole = self.parts.is_empty().then_some(whole);
+        let parts = self.parts.iter().copied().chain(whole);
+        parts.map(|part| part.offset..part.offset.saturating_add(part.bytes.into()))
+    }
 }
 
 impl WriterEvidence {

@@ -48,6 +48,7 @@ pub(super) fn tags(origin: &PageOriginEvent, names: &OriginNames, tags: &mut Tag
     tags.text("blkkin.page.kind", origin.kind.name());
     if matches!(origin.kind, PageKind::File | PageKind::Device) {
         tags.number("blkkin.file.offset", origin.offset);
+        tags.count("blkkin.file.parts", origin.parts.len() as u32);
     }
     if let Some(reason) = origin.reason {
         tags.text("blkkin.writeback.reason", reason.name());

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::collect::written_by::program;
 
-/// Maximum number of origins of a trace, and of writers of an origin. `count` and `writers_count`
-/// have the numbers of all.
+/// Maximum number of origins of a trace, and of writers and parts of an origin. `count`,
+/// `writers_count` and `parts_count` have the numbers of all.
 const SHOWN_MAX: usize = 64;
 
 pub(super) fn of(trace: &Trace) -> Value {
@@ -21,12 +21,15 @@ pub(super) fn of(trace: &Trace) -> Value {
 
 fn page_origin(trace: &Trace, origin: &PageOriginEvent) -> Value {
     let writers = origin.writers.iter().take(SHOWN_MAX);
+    let parts = origin.parts.iter().take(SHOWN_MAX);
     json!({
         "bio": origin.bio.to_string(),
         "kind": origin.kind.name(),
         "file": origin.file.as_ref().map(|file| trace.origin_names.path(file).to_string()),
         "offset": origin.offset,
         "bytes": origin.bytes,
+        "parts": parts.map(|part| json!({"offset": part.offset, "bytes": part.bytes})).collect::<Vec<_>>(),
+        "parts_count": origin.parts.len(),
         "reason": origin.reason.map(WritebackReason::name),
         "bytes_unattributed": origin.bytes_unattributed,
         "unattributed": origin.unattributed.map(unattributed_name),

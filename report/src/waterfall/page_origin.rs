@@ -31,7 +31,14 @@ pub(super) fn sentence(trace: &Trace, origin: &PageOriginEvent) -> String {
 }
 
 fn content(trace: &Trace, origin: &PageOriginEvent) -> String {
-    let offset = units::count(origin.offset);
+    let mut offset = units::count(origin.offset);
+    if let Some(more) = origin.parts.len().checked_sub(1).filter(|more| *more > 0) {
+        offset += &format!(
+            " and {} more {}",
+            units::count(more as u64),
+            if more == 1 { "place" } else { "places" }
+        );
+    }
     match (origin.kind, &origin.file) {
         (PageKind::File, Some(file)) => {
             format!("write-back of {} @{offset}", sanitize(&trace.origin_names.path(file)))

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use blkkin_aggregator::trace::page_origins::WriterName;
 use blkkin_wire::ids::{FileId, TaskId};
-use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, Unattributed, WriterEvidence};
+use blkkin_wire::page_origin::{
+    PageKind, PageOriginEvent, PagePart, PageWriter, Unattributed, WriterEvidence,
+};
 
 use super::sample::{page_origin, page_writer};
 use super::*;
@@ -66,6 +68,8 @@ pub fn fsync_of_earlier_writes(span: u64, from: u64) -> Trace {
     io(&mut trace, WRITE, 65_536, Times(from + 900, Some(from + 940), from + 1_400));
     with_origin(&mut trace, |origin| {
         (origin.reason, origin.offset) = (None, 1 << 30);
+        let part = |offset, bytes| PagePart { offset, bytes };
+        origin.parts = vec![part(1 << 30, 8_192), part(2 << 30, 4_096), part(3 << 30, 53_248)];
         (origin.bytes_unattributed, origin.unattributed) = (65_536, Some(Unattributed::NotRecorded));
     });
     io(&mut trace, 1 | PREFLUSH, 0, Times(from + 1_466, Some(from + 1_472), from + 4_790));

@@ -13,7 +13,7 @@ use crate::clock::MonotonicNs;
 use crate::event::LayerEvent;
 use crate::ids::{SpanId, TraceId};
 use crate::page_origin::{
-    PageKind, PageOriginEvent, PageWriter, Unattributed, WritebackReason, WriterEvidence,
+    PageKind, PageOriginEvent, PagePart, PageWriter, Unattributed, WritebackReason, WriterEvidence,
 };
 
 /// Maximum of a number of four bits.
@@ -24,6 +24,7 @@ const UNATTRIBUTED_MAX: u32 = 0b111;
 const ROOT_IS_BIO: u32 = 1 << 11;
 const FILE: u32 = 1 << 12;
 const BYTES_UNATTRIBUTED: u32 = 1 << 13;
+const PARTS: u32 = 1 << 14;
 
 const NO_SPAN: u32 = 1 << 4;
 const TRACE_LOW: u32 = 1 << 5;
@@ -109,6 +110,16 @@ impl PageOriginWriter {
             flags |= BYTES_UNATTRIBUTED;
             columns.bytes_unattributed.push(event.bytes_unattributed);
         }
+        if !event.parts.is_empty() {
+            flags |= PARTS;
+            columns.parts.push(event.parts.len() as u32);
+            let mut end = event.offset;
+            for part in &event.parts {
+                columns.part_offset.push(part.offset.wrapping_sub(end) as i64);
+                columns.part_bytes.push(part.bytes);
+                end = part.offset.wrapping_add(part.bytes.into());
+            }
+        }
         columns.flags.push(flags);
         columns.writers.push(event.writers.len() as u32);
         event.writers.iter().for_each(|writer| self.put_writer(writer, event.bytes, tables));
@@ -155,7 +166,8 @@ impl PageOriginWriter {
 
 columns! {
     PageOriginColumns of PageOriginEvents {
-        time: i64, flags: u32, file: u32, offset: i64, bytes: u32, bytes_unattributed: u32, writers: u32,
+        time: i64, flags: u32, file: u32, offset: i64, bytes: u32, bytes_unattributed: u32, parts: u32,
+        part_offset: i64, part_bytes: u32, writers: u32,
         writer_flags: u32, trace_high: i64, trace_low: u64, writer_task: u32, dirtied: i64, writer_bytes: u32,
     } ids { bio, root, writer_span }
 }
@@ -212,6 +224,10 @@ impl<'a> PageOriginReader<'a> {
         deltas.end = offset.wrapping_add(bytes.into());
         let unattributed = flags >> UNATTRIBUTED_SHIFT & UNATTRIBUTED_MAX;
         let bytes_unattributed = columns.bytes_unattributed.next_if(flags & BYTES_UNATTRIBUTED != 0)?;
+        let parts = match columns.parts.next_if(flags & PARTS != 0)? {
+            Some(number) => parts(columns, offset, *number)?,
+            None => Vec::new(),
+        };
         Ok(PageOriginEvent {
             time: MonotonicNs(deltas.time.decode(*columns.time.next()?)),
             bio,
@@ -220,6 +236,7 @@ impl<'a> PageOriginReader<'a> {
             file,
             offset,
             bytes,
+            parts,
             reason: optional_value(&REASONS, flags >> REASON_SHIFT & NIBBLE).ok_or_else(refuse)?,
             bytes_unattributed: bytes_unattributed.copied().unwrap_or(0),
             unattributed: optional_value(&UNATTRIBUTED, unattributed).ok_or_else(refuse)?,
@@ -251,6 +268,18 @@ impl<'a> PageOriginReader<'a> {
                 .ok_or_else(|| columns.writer_flags.refuse(flags.into()))?,
         })
     }
+}
+
+/// Reads the parts of an event; the first one begins at `offset`.
+fn parts(columns: &mut PageOriginColumns<'_>, offset: u64, number: u32) -> Result<Vec<PagePart>, Malformed> {
+    let mut end = offset;
+    let mut next = || {
+        let offset = end.wrapping_add(*columns.part_offset.next()? as u64);
+        let bytes = *columns.part_bytes.next()?;
+        end = offset.wrapping_add(bytes.into());
+        Ok(PagePart { offset, bytes })
+    };
+    (0..number).map(|_| next()).collect()
 }
 
 fn value<T: Copy>(values: &[T], number: u32) -> Option<T> {

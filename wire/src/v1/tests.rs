@@ -18,7 +18,7 @@ use crate::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SAMPLE_RA
 use crate::event::*;
 use crate::ids::*;
 use crate::page_origin::{
-    PageKind, PageOriginEvent, PageWriter, Unattributed, WritebackReason, WriterEvidence,
+    PageKind, PageOriginEvent, PagePart, PageWriter, Unattributed, WritebackReason, WriterEvidence,
 };
 use crate::process_context::{Attribute, AttributeValue, ProcessContextEvent};
 use crate::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};

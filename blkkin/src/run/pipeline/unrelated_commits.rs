@@ -166,6 +166,7 @@ mod tests {
             file: None,
             offset: 0,
             bytes: bio.bytes,
+            parts: Vec::new(),
             reason: None,
             writers: vec![writer],
             bytes_unattributed: 0,

@@ -43,7 +43,7 @@ use blkkin_wire::batch::SourceStats;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{DirtyEvent, FileEvent, LayerEvent, SyscallEvent};
 use blkkin_wire::ids::{DeviceId, FileId, SpanId, TraceId};
-use blkkin_wire::page_origin::{PageOriginEvent, PageWriter, Unattributed, WriterEvidence};
+use blkkin_wire::page_origin::{PageOriginEvent, PagePart, PageWriter, Unattributed, WriterEvidence};
 
 use crate::read::translate::pages;
 use dirty_ranges::{Carried, DirtyRanges, Writer};
@@ -77,7 +77,7 @@ pub(crate) struct PageOrigins {
     /// Records taken from the rings.
     recorded: u64,
     /// Consecutive parts of the bio whose record comes next.
-    parts: Vec<Range<u64>>,
+    parts: Vec<PagePart>,
 }
 
 /// The events of a file that wait.
@@ -174,14 +174,19 @@ impl PageOrigins {
 
     fn apply_record(&mut self, record: &BioPagesRecord, out: &mut Vec<PageOriginEvent>) {
         if pages::is_part(record) {
-            self.parts.push(record.offset..record.offset.saturating_add(record.bytes.into()));
+            self.parts.push(PagePart { offset: record.offset, bytes: record.bytes });
             return;
         }
         let mut event = pages::event(record);
         let parts = std::mem::take(&mut self.parts);
+        let is_complete =
+            parts.iter().map(|part| u64::from(part.bytes)).sum::<u64>() == u64::from(event.bytes);
+        if !pages::is_consecutive(record) && is_complete {
+            event.parts = parts;
+        }
         let (Some(file), true) = (event.file, pages::is_write(record)) else { return out.push(event) };
-        let ranges = if pages::is_consecutive(record) { vec![range(&event)] } else { parts };
-        if ranges.iter().map(|part| part.end - part.start).sum::<u64>() != u64::from(event.bytes) {
+        let ranges: Vec<Range<u64>> = event.ranges().collect();
+        if !pages::is_consecutive(record) && !is_complete {
             (event.bytes_unattributed, event.unattributed) =
                 (event.bytes, Some(Unattributed::NotConsecutive));
             return out.push(event);
@@ -377,9 +382,4 @@ impl Waiting {
             evidence,
         });
     }
-}
-
-/// Returns the range of the bio in its file.
-fn range(event: &PageOriginEvent) -> Range<u64> {
-    event.offset..event.offset.saturating_add(event.bytes.into())
 }

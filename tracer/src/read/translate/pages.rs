@@ -22,6 +22,7 @@ pub(crate) fn event(record: &BioPagesRecord) -> PageOriginEvent {
         file: (kind == PageKind::File).then(|| super::file_id(&record.file)),
         offset: record.offset,
         bytes: record.bytes,
+        parts: Vec::new(),
         reason: reason(record.reason),
         writers: Vec::new(),
         bytes_unattributed: 0,

@@ -230,7 +230,7 @@ prop_compose! {
     fn page_origin()(
         time in time(), bio in span(), root in option::of(span()), kind in 0..5_usize, file in option::of(file()),
         offset: u64, bytes: u32, reason in 0..8_usize, writers in vec(page_writer(), 0..4), bytes_unattributed: u32,
-        unattributed in 0..4_usize
+        unattributed in 0..4_usize, parts in vec((any::<u64>(), any::<u32>()), 0..3)
     ) -> PageOriginEvent {
         let reason = (reason > 0).then(|| {
             use WritebackReason::*;
@@ -243,7 +243,8 @@ prop_compose! {
         use PageKind::*;
         PageOriginEvent {
             time, bio, root: root.unwrap_or(bio), kind: [File, Device, Metadata, Log, Swap][kind], file, offset, bytes, reason,
-            writers, bytes_unattributed, unattributed,
+            parts: parts.into_iter().map(|(offset, bytes)| PagePart { offset, bytes }).collect(), writers,
+            bytes_unattributed, unattributed,
         }
     }
 }
