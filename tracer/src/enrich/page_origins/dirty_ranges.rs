@@ -15,7 +15,7 @@
 //! writers. If the page is written back again and no later write covers it, it must be one of those.
 //!
 //! *A write that was under way at a bio's time* may be in that bio, in the next one, or in both. It is
-//! a writer of the next one too, and its evidence says so if others cover the page.
+//! a writer of the next one too, with evidence of its own if others cover the page.
 //!
 //! *Overwritten data*: a write that a later one covers completely stays a writer, as long as its
 //! segment has fewer than [`OVERWRITTEN_KEPT`] writes.
@@ -40,8 +40,8 @@ const SEGMENT: u64 = 1 << SEGMENT_SHIFT;
 /// bio within milliseconds of marking its first page clean.
 const CARRIED_KEPT: u64 = 1_000_000_000;
 
-/// The same for a write that was under way at that time: it may be dirty until the kernel writes it back
-/// for its age, 30 s and 5 s by default (dirty_expire_centisecs, dirty_writeback_centisecs).
+/// Time in ns for which a write stays that was under way when its range was written back: its pages may
+/// be dirty until the kernel writes them back for their age, 30 s and 5 s by default (dirty_expire_centisecs, dirty_writeback_centisecs).
 const UNDER_WAY_KEPT: u64 = 60_000_000_000;
 
 /// Number of writes of a segment from which overwritten ones are dropped.

@@ -83,10 +83,10 @@ pub(crate) struct PageOrigins {
 /// The events of a file that wait.
 #[derive(Default)]
 struct WaitingBios {
-    /// Those without their bio's end, or with a call that was open when their bio was queued. In the
-    /// order of these times.
+    /// Events without their bio's end, or with a call that was open when their bio was queued; in the order
+    /// of these times.
     open: VecDeque<Waiting>,
-    /// The others, in the order of their bios' ends.
+    /// Other events, in the order of their bios' ends.
     ended: VecDeque<Waiting>,
 }
 
