@@ -1,7 +1,7 @@
 //! The share of a disk's own byte count that a report explains.
 //!
-//! *Input*: `dd` on a file, direct and through the page cache. The disk's count comes from
-//! `/sys/block/NAME/stat`.
+//! *Input*: `dd` on a file, direct and through the page cache; real programs on ext4, xfs and btrfs.
+//! The disk's count comes from `/sys/block/NAME/stat`.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,13 +12,14 @@
 mod common;
 mod support;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use support::disk::Disk;
+use support::postgres::Cluster;
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
@@ -70,6 +71,66 @@ fn write_back_after_the_command_is_awaited() {
     assert!(row.earlier_writes >= WRITTEN, "{row:?}");
 }
 
+/// Programs that write many files, sync or not, and write through a database.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("cp", "cp -r TREE FILE.copy; sync -f FILE.copy"),
+    ("tar", "mkdir FILE.tar; tar -C TREE -cf - . | tar -C FILE.tar -xf -; sync -f FILE.tar"),
+    ("rsync", "rsync -a TREE/ FILE.rsync; sync -f FILE.rsync"),
+    (
+        "make",
+        "mkdir FILE.make; cd FILE.make; for n in 1 2 3 4 5 6 7 8; do echo \"int f$n(void) { return $n; }\" >f$n.c; done; \
+         echo 'int main(void) { return 0; }' >main.c; make -s -j2 main f1.o f2.o f3.o f4.o f5.o f6.o f7.o f8.o; sync -f .",
+    ),
+    (
+        "sqlite3",
+        "sqlite3 FILE.db 'PRAGMA mmap_size=268435456; PRAGMA journal_mode=WAL; CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT); \
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000) \
+         INSERT INTO t SELECT i, hex(randomblob(50)) FROM n; PRAGMA wal_checkpoint(TRUNCATE); SELECT count(b) FROM t;' \
+         >/dev/null; sync -f FILE.db",
+    ),
+];
+
+#[test]
+fn real_programs_are_explained_on_each_file_system() {
+    needs!("losetup", "mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "cp", "tar", "rsync", "make", "gcc", "sqlite3");
+    let tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../aggregator");
+    for system in ["ext4", "xfs", "btrfs"] {
+        for (program, command) in PROGRAMS {
+            let disk = or_skip!(Disk::with_file_system(320 << 20, system));
+            let row = explained(&disk, &command.replace("TREE", tree), &[]);
+            println!("{program} on {system}");
+            assert!(row.bytes > 0, "{program} on {system}");
+            assert_explained(&row);
+        }
+    }
+}
+
+/// The server's processes write the log and, at a checkpoint, the tables.
+#[test]
+fn a_database_with_checkpoints_is_explained() {
+    const OPTIONS: &str = "-c listen_addresses= -c shared_buffers=16MB";
+    const WORK: &str = "$PSQL -c 'create table t(a int primary key, b text)' \
+        -c 'insert into t select i, repeat(md5(i::text), 8) from generate_series(1, 20000) i' -c checkpoint \
+        -c \"update t set b = b || 'x' where a % 3 = 0\" -c checkpoint; \
+        $PSQL -Atc \"select pg_relation_filepath('t'), pg_relation_size('t'), pg_current_wal_lsn() - '0/0'\" >table";
+    needs!("psql", "losetup", "mkfs.ext4", "setpriv");
+    let cluster = or_skip!(Cluster::make(512 << 20));
+    let report = report(&cluster.disk, &cluster.script(OPTIONS, WORK), &[]);
+    assert_explained(&Row::of(&report, &cluster.disk));
+    let table = fs::read_to_string(cluster.path("table")).unwrap();
+    let [path, size, _] = table.trim().split('|').collect::<Vec<_>>()[..] else { panic!("{table}") };
+    let written = |part: &str| -> u64 {
+        let rows = report["written_by"]["rows"].as_array().unwrap().iter();
+        let rows = rows.filter(|row| row["file"].as_str().unwrap().contains(part));
+        rows.inspect(|row| assert_eq!(row["program"], "postgres"))
+            .map(|row| row["bytes"].as_u64().unwrap())
+            .sum()
+    };
+    println!("{table}: {} bytes of the table, {} of the log", written(path), written("/pg_wal/"));
+    assert!(written(path) >= size.parse().unwrap(), "{report:#}");
+    assert!(written("/pg_wal/") > 0, "{report:#}");
+}
+
 /// Of the disk's own count, at most one byte in a thousand has no cause.
 fn assert_explained(row: &Row) {
     assert!((row.unknown + row.not_recorded) * 1_000 <= row.bytes, "{row:?}");
@@ -96,6 +157,12 @@ struct Row {
 /// Runs the command line with a file of the disk for `FILE`, and returns the disk's row, which must
 /// divide the bytes that the disk counted among the causes.
 fn explained(disk: &Disk, command: &str, options: &[&str]) -> Row {
+    Row::of(&report(disk, command, options), disk)
+}
+
+/// Runs the command line, and returns the report. Its row of the disk must divide the bytes that the
+/// disk counted.
+fn report(disk: &Disk, command: &str, options: &[&str]) -> Value {
     let command = command.replace("FILE", disk.mount_point().join("file").to_str().unwrap());
     let before = disk.statistics();
     let run = common::run(&[&["run", "--json"], options, &["--", "sh", "-c", &command]].concat());
@@ -118,8 +185,17 @@ fn explained(disk: &Disk, command: &str, options: &[&str]) -> Row {
     let causes: u64 = causes.map(part).iter().sum();
     assert_eq!(part("bytes"), causes, "{report:#}");
     // The disk may have been busy before tracing began, and after it ended.
-    assert!(part("bytes") <= counted && part("bytes") >= WRITTEN, "{counted} bytes counted: {row:?}");
-    let [bytes, calls, earlier_writes, unknown, not_recorded] =
-        ["bytes", "calls", "earlier_writes", "unknown", "not_recorded"].map(part);
-    Row { bytes, calls, earlier_writes, unknown, not_recorded }
+    assert!(part("bytes") <= counted, "{counted} bytes counted: {row:?}");
+    report
+}
+
+impl Row {
+    fn of(report: &Value, disk: &Disk) -> Row {
+        let rows = report["explained"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["device"] == disk.name()).unwrap();
+        let part = |name: &str| row[name].as_u64().unwrap();
+        let [bytes, calls, earlier_writes, unknown, not_recorded] =
+            ["bytes", "calls", "earlier_writes", "unknown", "not_recorded"].map(part);
+        Row { bytes, calls, earlier_writes, unknown, not_recorded }
+    }
 }

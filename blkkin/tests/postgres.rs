@@ -18,8 +18,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use blkkin_bus::recording::{Position, Recording};
@@ -29,10 +29,10 @@ use blkkin_wire::v1;
 use serde_json::Value;
 
 use common::Run;
-use support::disk::Disk;
 use support::live::eventually;
 use support::metrics::{address, documented_families, families, get, is_usdt_family, value};
 use support::nbd::spans;
+use support::postgres::Cluster;
 use support::service::Service;
 use support::tools::{capture, tool};
 use support::{needs, or_skip};
@@ -44,62 +44,12 @@ const ROUNDS: usize = 5;
 const CLIENTS: usize = 2;
 /// Transactions of each pgbench client.
 const TRANSACTIONS: usize = 100;
-const UNPRIVILEGED: [&str; 5] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
 /// So few buffers that each query reads its table again. No parallel queries, because their workers
 /// have no end event.
 const OPTIONS: &str = "-c listen_addresses= -c shared_buffers=128kB -c autovacuum=off -c shared_preload_libraries=pg_stat_statements \
                        -c max_parallel_workers_per_gather=0 -c pg_stat_statements.track_utility=off -c synchronize_seqscans=off";
 
-/// A cluster for this test, without a running server.
-struct Cluster {
-    disk: Disk,
-    bin: PathBuf,
-}
-
 impl Cluster {
-    fn make() -> Result<Cluster, String> {
-        let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-        let bins = versions.map(|version| version.path().join("bin"));
-        let bin = bins.filter(|bin| bin.join("postgres").is_file()).max().unwrap_or("/usr/bin".into());
-        if !bin.join("postgres").is_file() {
-            return Err("postgres is not installed".to_owned());
-        }
-        let cluster = Cluster { disk: Disk::ext4(DISK)?, bin };
-        capture(tool("chown").arg("65534:65534").arg(cluster.disk.mount_point()))?;
-        let data = cluster.data().display().to_string();
-        capture(cluster.as_user("initdb").args(["-D", &data, "--auth=trust", "--no-sync", "-U", "nobody"]))?;
-        Ok(cluster)
-    }
-
-    fn data(&self) -> PathBuf {
-        self.disk.mount_point().join("data")
-    }
-
-    /// Returns a path next to the data.
-    fn path(&self, name: &str) -> PathBuf {
-        self.disk.mount_point().join(name)
-    }
-
-    fn as_user(&self, program: &str) -> Command {
-        let mut command = tool(UNPRIVILEGED[0]);
-        command.args(&UNPRIVILEGED[1..]).arg(self.bin.join(program)).current_dir(self.disk.mount_point());
-        command
-    }
-
-    /// Builds a script in which `$PSQL` connects to the server. The server runs meanwhile, and is
-    /// stopped at the end even after an error.
-    fn script(&self, work: &str) -> String {
-        let (user, bin, data) =
-            (UNPRIVILEGED.join(" "), self.bin.display(), self.data().display().to_string());
-        let socket = self.disk.mount_point().display().to_string();
-        format!(
-            "set -e; cd {socket}; U='{user}'; PSQL=\"$U {bin}/psql -X -q -h {socket} -d postgres\"; \
-             $U {bin}/postgres -D {data} -k {socket} {OPTIONS} >>server.log 2>&1 & \
-             trap '$U {bin}/pg_ctl stop -s -w -m fast -D {data}' EXIT; \
-             until $U {bin}/pg_isready -q -h {socket}; do sleep 0.05; done; {work}"
-        )
-    }
-
     /// Writes a mapping of its probes that puts the text of each query into its span.
     fn probes(&self) -> String {
         let text = fs::read_to_string(MAPPING).unwrap();
@@ -119,7 +69,7 @@ impl Cluster {
         let to = format!("zipkin={}", self.disk.file("spans.json").display());
         let args =
             ["run", "--probes", &probes, &json, "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
-        common::run(&[&args[..], &["--", "sh", "-c", &self.script(work)]].concat())
+        common::run(&[&args[..], &["--", "sh", "-c", &self.script(OPTIONS, work)]].concat())
     }
 
     /// Fills the tables, and returns the name of each table by its file.
@@ -127,7 +77,7 @@ impl Cluster {
         fs::write(self.path("tables.sql"), tables()).unwrap();
         let paths = "select string_agg(relname || '=' || pg_relation_filepath(oid), ' ') from pg_class where relname ~ '^t[0-9]+$'";
         let fill = format!("$PSQL -f tables.sql; $PSQL -Atc \"{paths}\" >paths");
-        capture(tool("sh").args(["-c", &self.script(&fill)])).unwrap();
+        capture(tool("sh").args(["-c", &self.script(OPTIONS, &fill)])).unwrap();
         let paths = fs::read_to_string(self.path("paths")).unwrap();
         let pairs = paths.split_whitespace().map(|pair| pair.split_once('=').unwrap());
         let files: HashMap<_, _> = pairs.map(|(table, file)| (file.to_owned(), table.to_owned())).collect();
@@ -184,7 +134,7 @@ fn tag<'s>(span: &'s Value, key: &str) -> &'s str {
 #[test]
 fn each_read_of_a_table_is_a_child_of_its_query() {
     needs!("psql", "losetup", "mkfs.ext4", "setpriv");
-    let cluster = or_skip!(Cluster::make());
+    let cluster = or_skip!(Cluster::make(DISK));
     let files = cluster.fill();
     // Each client reads every second table, and sends a failing query after each, which has an end
     // event too.
@@ -280,7 +230,7 @@ fn each_read_of_a_table_is_a_child_of_its_query() {
 #[test]
 fn a_query_in_several_messages_is_one_span() {
     needs!("psql", "losetup", "mkfs.ext4", "setpriv");
-    let cluster = or_skip!(Cluster::make());
+    let cluster = or_skip!(Cluster::make(DISK));
     fs::write(cluster.path("one.sql"), "select count(*) from pg_class where relpages > :client_id;\n")
         .unwrap();
     let (bin, socket) = (cluster.bin.display(), cluster.disk.mount_point().display().to_string());
@@ -347,7 +297,7 @@ fn recorded(folder: &Path) -> Recorded {
 #[test]
 fn an_agent_reads_the_queries_of_a_server_and_has_metrics_of_them() {
     needs!("psql", "losetup", "mkfs.ext4", "setpriv");
-    let cluster = or_skip!(Cluster::make());
+    let cluster = or_skip!(Cluster::make(DISK));
     let files = cluster.fill();
     let queries: String = (0..TABLES).map(|n| format!("select count(*) from t{n};\n")).collect();
     fs::write(cluster.path("queries.sql"), queries.repeat(ROUNDS)).unwrap();
@@ -355,7 +305,7 @@ fn an_agent_reads_the_queries_of_a_server_and_has_metrics_of_them() {
     let home = tempfile::tempdir().unwrap();
     let (recording, probes) = (home.path().join("recording"), cluster.probes());
     // Only this server's tree: other servers may run at the same time.
-    let script = format!("read go; {}", cluster.script("$PSQL -At -f queries.sql >counts"));
+    let script = format!("read go; {}", cluster.script(OPTIONS, "$PSQL -At -f queries.sql >counts"));
     let mut shell = tool("sh");
     let mut shell = shell.args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
     let (tree, to) = (shell.id().to_string(), recording.to_str().unwrap());

@@ -79,6 +79,8 @@ layout! {
     bvec_page, bvec_len, bvec_offset, page_compound_head, folio_mapping, folio_index, mapping_host,
     /// struct btrfs_bio around struct bio, with its inode (struct btrfs_inode around struct inode)
     btrfs_bio, btrfs_bio_inode, btrfs_bio_offset, btrfs_bio_end_io, btrfs_vfs_inode,
+    /// struct btrfs_io_stripe, btrfs_io_context: from a copy of a bio to the bio
+    btrfs_stripe_context, btrfs_context_bio,
     /// struct wb_writeback_work
     writeback_reason,
     /// struct block_device

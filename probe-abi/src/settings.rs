@@ -152,6 +152,10 @@ pub const PAGES_ARE_LOG: u32 = 4;
 /// The bio carries swapped memory.
 pub const PAGES_ARE_SWAP: u32 = 5;
 
+/// The bio is a copy for another device or place of a `struct btrfs_bio` (profiles DUP and RAID1): its
+/// `bi_private` leads there.
+pub const PAGES_BY_BTRFS_COPY: u32 = 6;
+
 /// Completion function of bios that carry pages of a page cache (`bi_end_io`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

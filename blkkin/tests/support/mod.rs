@@ -29,6 +29,7 @@ pub(crate) mod missed_ends;
 pub(crate) mod moving_tree;
 pub(crate) mod nbd;
 pub(crate) mod planted;
+pub(crate) mod postgres;
 pub(crate) mod queue;
 pub(crate) mod recording;
 pub(crate) mod service;

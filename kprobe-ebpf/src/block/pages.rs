@@ -59,7 +59,10 @@ pub extern "C" fn find_pages(bio: u64, rule: u64) -> u64 {
     percpu.pages.header.flags = 0;
     percpu.pages.kind = match rule as u32 {
         PAGES_BY_MAPPING => by_mapping(percpu, bio as Pointer),
-        PAGES_BY_BTRFS_BIO => by_btrfs_bio(percpu, bio as Pointer),
+        PAGES_BY_BTRFS_BIO | PAGES_BY_BTRFS_COPY => {
+            let is_copy = rule as u32 == PAGES_BY_BTRFS_COPY;
+            by_btrfs_bio(percpu, if is_copy { copied_bio(bio as Pointer) } else { bio as Pointer })
+        }
         PAGES_ARE_METADATA => PAGES_METADATA,
         PAGES_ARE_LOG => PAGES_LOG,
         PAGES_ARE_SWAP => PAGES_SWAP,
@@ -104,7 +107,7 @@ const BIO_VEC: usize = 16;
 /// Reads inode and offset of the `struct btrfs_bio` around the bio (fs/btrfs/bio.h, since 6.3).
 #[inline(always)]
 fn by_btrfs_bio(percpu: &mut PerCpuState, bio: Pointer) -> u16 {
-    if offset!(btrfs_bio) == ABSENT || offset!(btrfs_bio_inode) == ABSENT {
+    if bio.is_null() || offset!(btrfs_bio) == ABSENT || offset!(btrfs_bio_inode) == ABSENT {
         return 0;
     }
     // SAFETY: bpf_probe_read_kernel takes any address.
@@ -117,7 +120,29 @@ fn by_btrfs_bio(percpu: &mut PerCpuState, bio: Pointer) -> u16 {
         }
         percpu.pages.offset = ProbeRead::read(container, offset!(btrfs_bio_offset));
         let inode = inode + offset!(btrfs_vfs_inode) as u64;
+        // The inode of the trees may have the type of the memory's last user: nothing initializes it.
+        if ProbeRead::read::<u64>(inode as Pointer, offset!(inode_ino)) == BTRFS_BTREE_INODE {
+            return PAGES_METADATA;
+        }
         by_inode(percpu, inode as Pointer)
+    }
+}
+
+/// Number of the inode that has btrfs' trees (BTRFS_BTREE_INODE_OBJECTID, include/uapi/linux/btrfs_tree.h).
+/// Files begin at 256.
+const BTRFS_BTREE_INODE: u64 = 1;
+
+/// Returns the bio of which btrfs made a copy for another mirror; 0 if this kernel's layout is unknown.
+#[inline(always)]
+fn copied_bio(copy: Pointer) -> Pointer {
+    if offset!(btrfs_stripe_context) == ABSENT || offset!(btrfs_context_bio) == ABSENT {
+        return core::ptr::null();
+    }
+    // SAFETY: bpf_probe_read_kernel takes any address.
+    unsafe {
+        let stripe: Pointer = ProbeRead::read(copy, offset!(bio_private));
+        let context: Pointer = ProbeRead::read(stripe, offset!(btrfs_stripe_context));
+        ProbeRead::read(context, offset!(btrfs_context_bio))
     }
 }
 
@@ -131,7 +156,7 @@ unsafe fn by_inode(percpu: &mut PerCpuState, inode: Pointer) -> u16 {
     unsafe {
         match inode::file_type::<ProbeRead>(inode) {
             inode::S_IFBLK => return PAGES_DEVICE,
-            // btrfs keeps its trees in an inode without a type (BTRFS_BTREE_INODE_OBJECTID).
+            // An inode without a type is one of the file system itself.
             0 => return PAGES_METADATA,
             _ => {}
         }

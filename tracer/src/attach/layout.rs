@@ -133,6 +133,8 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("btrfs_bio_offset", &["btrfs_bio.file_offset"]),
     ("btrfs_bio_end_io", &["btrfs_bio.end_io"]),
     ("btrfs_vfs_inode", &["btrfs_inode.vfs_inode"]),
+    ("btrfs_stripe_context", &["btrfs_io_stripe.bioc"]),
+    ("btrfs_context_bio", &["btrfs_io_context.orig_bio"]),
     ("writeback_reason", &["wb_writeback_work.reason"]),
     ("bdev_dev", &["block_device.bd_dev"]),
     ("bdev_disk", &["block_device.bd_disk"]),

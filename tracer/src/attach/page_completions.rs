@@ -18,13 +18,14 @@
 //! | `end_bio_bh_io_sync` | fs/buffer.c | buffer heads: metadata of ext4, pages of block devices |
 //! | `f2fs_read_end_io`, `f2fs_write_end_io` | fs/f2fs/data.c | f2fs |
 //! | `btrfs_simple_end_io`, `btrfs_orig_write_end_io`, `btrfs_raid56_end_io` | fs/btrfs/bio.c | all of btrfs |
+//! | `btrfs_clone_write_end_io` | fs/btrfs/bio.c | copies of a write for other mirrors |
 //! | `xfs_buf_bio_end_io` | fs/xfs/xfs_buf.c | metadata of xfs |
 //! | `xlog_bio_end_io` | fs/xfs/xfs_log.c | log of xfs |
 //! | `end_swap_bio_read`, `end_swap_bio_write` | mm/page_io.c | swap |
 
 use blkkin_probe_abi::settings::{
     PAGE_COMPLETIONS_MAX, PAGES_ARE_LOG, PAGES_ARE_METADATA, PAGES_ARE_SWAP, PAGES_BY_BTRFS_BIO,
-    PAGES_BY_MAPPING, PageCompletion,
+    PAGES_BY_BTRFS_COPY, PAGES_BY_MAPPING, PageCompletion,
 };
 
 use crate::attach::symbols::{KernelSymbol, Symbols};
@@ -49,6 +50,7 @@ const COMPLETIONS: &[(KernelSymbol, u32)] = &[
     (symbol("btrfs", "btrfs_simple_end_io"), PAGES_BY_BTRFS_BIO),
     (symbol("btrfs", "btrfs_orig_write_end_io"), PAGES_BY_BTRFS_BIO),
     (symbol("btrfs", "btrfs_raid56_end_io"), PAGES_BY_BTRFS_BIO),
+    (symbol("btrfs", "btrfs_clone_write_end_io"), PAGES_BY_BTRFS_COPY),
     (symbol("xfs", "xfs_buf_bio_end_io"), PAGES_ARE_METADATA),
     (symbol("xfs", "xlog_bio_end_io"), PAGES_ARE_LOG),
     (KernelSymbol { name: "end_swap_bio_read", module: None }, PAGES_ARE_SWAP),
