@@ -25,6 +25,7 @@ mod cli;
 mod clock;
 mod control;
 mod destination;
+mod disk_counts;
 mod doctor;
 mod error;
 mod filter;

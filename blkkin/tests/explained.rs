@@ -12,6 +12,7 @@
 mod common;
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -19,7 +20,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use support::disk::Disk;
+use support::live::eventually;
+use support::metrics::{address, get, series};
 use support::postgres::Cluster;
+use support::service::Service;
+use support::tools::{capture, tool};
 use support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
@@ -129,6 +134,51 @@ fn a_database_with_checkpoints_is_explained() {
     println!("{table}: {} bytes of the table, {} of the log", written(path), written("/pg_wal/"));
     assert!(written(path) >= size.parse().unwrap(), "{report:#}");
     assert!(written("/pg_wal/") > 0, "{report:#}");
+}
+
+/// An agent has no whole traces. Its metrics and /health divide each disk's own count all the same.
+#[test]
+fn an_agent_states_the_share_of_each_disk() {
+    const WORK: &str = "dd if=/dev/zero of=FILE bs=1M count=16 oflag=direct status=none; \
+        dd if=/dev/zero of=FILE.buffered bs=1M count=16 status=none; sync -f FILE; \
+        dd if=FILE of=/dev/null bs=1M iflag=direct status=none";
+    needs!("dd", "sync", "losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let folder = disk.file("recording");
+    let before = disk.statistics();
+    let args = ["agent", "--record", folder.to_str().unwrap(), "--metrics", "127.0.0.1:0"];
+    let agent = Service::start(disk.file("agent").parent().unwrap(), "agent", &args);
+    agent.wait_for_output("tracing; events go", Duration::from_secs(60));
+    let work = WORK.replace("FILE", disk.mount_point().join("file").to_str().unwrap());
+    capture(tool("sh").args(["-c", &work])).unwrap();
+    let output = agent.output();
+    let bytes = |family: &str, cause: &str| -> u64 {
+        let all = series(&get(address(&output), "/metrics"));
+        let is_wanted = |labels: &BTreeMap<String, String>| {
+            labels["__name__"] == family
+                && labels["disk"] == disk.name()
+                && labels.get("cause").is_none_or(|of| cause.is_empty() || of == cause)
+        };
+        all.iter().filter(|(labels, _)| is_wanted(labels)).map(|(_, bytes)| *bytes as u64).sum()
+    };
+    let counted = disk.statistics().since(before).sectors * 512;
+    assert_eq!(bytes("blkkin_disk_counted_bytes_total", ""), counted);
+    let recorded = |cause: &str| bytes("blkkin_disk_bytes_total", cause);
+    // The origin of pages is complete behind the end of its bio.
+    assert!(
+        eventually(|| recorded("") - recorded("unknown") >= counted - counted / 1_000),
+        "{}",
+        recorded("")
+    );
+    let [all, calls, earlier] = ["", "calls", "earlier writes"].map(recorded);
+    println!("{all} of {counted} bytes recorded: {calls} calls, {earlier} earlier writes");
+    assert!(all <= counted && calls >= 2 * WRITTEN && earlier >= WRITTEN, "{all} {calls} {earlier}");
+    let health = get(address(&output), "/health");
+    let line = health.lines().find(|line| line.starts_with(&format!("{}: ", disk.name()))).unwrap();
+    println!("{line}");
+    assert!(line.contains(": 100.0 % of ") && line.contains("earlier writes "), "{health}");
+    let (status, output) = agent.finish();
+    assert_eq!(status, Some(0), "{output}");
 }
 
 /// Of the disk's own count, at most one byte in a thousand has no cause.

@@ -200,6 +200,10 @@ pub const BIO_ALLOCATED_REQUEST: u16 = 1 << 4;
 pub const BIO_LOWER: u16 = 1 << 5;
 /// A [`BioPagesRecord`] of the bio precedes this record.
 pub const BIO_HAS_PAGES: u16 = 1 << 6;
+/// `parent` is a page fault.
+pub const BIO_IN_FAULT: u16 = 1 << 7;
+/// `parent` is a journal commit.
+pub const BIO_IN_COMMIT: u16 = 1 << 8;
 
 /// Bio, from `block_bio_queue` to the completion of its last byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -387,8 +391,8 @@ pub struct BioPagesRecord {
     pub kind: u16,
     /// 1 + `enum wb_reason` of the write-back that the submitting kernel worker ran; 0: none.
     pub reason: u16,
-    /// Zero.
-    pub reserved: u32,
+    /// Device of the bio.
+    pub dev: u32,
 }
 
 /// Maximum bios of one request that the walk visits. On most devices a request has at most

@@ -52,6 +52,7 @@ use crate::read::in_flight::InFlightTables;
 use crate::read::ring::Ring;
 use crate::read::rings::RingReader;
 use crate::stats::counters::KernelCounters;
+use crate::stats::device_bytes::DeviceBytesHandle;
 use crate::stats::persistent_counters::CounterHandles;
 use crate::stats::progress_map::ProgressMap;
 
@@ -91,6 +92,7 @@ pub struct Tracer {
     pub(crate) usdt_collector: Option<UsdtCollector>,
     /// Shared NBD counters, if NBD is traced.
     pub(crate) nbd_handle: Option<NbdStatsHandle>,
+    pub(crate) device_bytes: DeviceBytesHandle,
     /// Block devices present before tracing began.
     pub(crate) devices: DeviceNames,
     task_marks: TaskMarks,
@@ -244,6 +246,7 @@ impl Tracer {
             pending_usdt: None,
             usdt_collector: None,
             nbd_handle: config.nbd.then(NbdStatsHandle::default),
+            device_bytes: DeviceBytesHandle::default(),
             devices: DeviceNames::snapshot(),
             task_marks,
             probe_reports,
@@ -282,6 +285,11 @@ impl Tracer {
     /// Returns the NBD counters, if NBD is traced.
     pub fn nbd_stats(&self) -> Option<NbdStatsHandle> {
         self.nbd_handle.clone()
+    }
+
+    /// Returns the bytes of each device by cause.
+    pub fn device_bytes(&self) -> DeviceBytesHandle {
+        self.device_bytes.clone()
     }
 
     /// Returns the maps to be held by a longer-lived process, and starts to record progress in

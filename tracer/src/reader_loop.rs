@@ -212,12 +212,13 @@ impl EventLoop {
         Ok(self.stats_cache.0.clone())
     }
 
-    /// Reads and reconciles all counters, and updates the shared NBD counters.
+    /// Reads and reconciles all counters, and updates the shared ones.
     fn stats(&self) -> Result<SourceStats, TracerError> {
         let kernel = self.tracer.counters.read()?;
         let mut stats = reconcile(&kernel, &self.rings.recorded, self.recursion_misses);
         self.watcher.iter().for_each(|watcher| watcher.stats.fill(&mut stats));
         self.rings.page_origins.fill(&mut stats);
+        self.tracer.device_bytes.set([&self.rings.device_bytes, &self.rings.page_origins.device_bytes]);
         if let (Some(handle), Some(requests)) = (&self.tracer.nbd_handle, &self.rings.nbd) {
             handle.set(requests.stats(&kernel));
         }

@@ -19,6 +19,7 @@
 
 pub mod async_io;
 pub mod batch;
+pub mod cause;
 pub mod clock;
 pub mod crash_report;
 pub mod daemon_span;

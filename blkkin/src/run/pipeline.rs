@@ -16,7 +16,6 @@
 //! the exporters. The control channel receives [`ControlEvent::PipelineEnded`], and
 //! [`Pipeline::collect`] does not wait.
 
-pub(crate) mod disk_counts;
 mod join;
 mod live_processes;
 pub(crate) mod progress_snapshot;
@@ -38,12 +37,12 @@ use blkkin_zipkin_export::Exporter;
 use crate::control::ControlEvent;
 use crate::control::ExitNotifier;
 use crate::destination::{DeliveryReport, SpanSink};
+use crate::disk_counts::DiskCounter;
 use crate::error::{CliError, panicked};
 use crate::filter::post_filter::PostFilter;
 use crate::privileges::DrainThread;
 use crate::sources::usdt::UsdtSourceStats;
 use crate::sources::{EventSources, RunningSources, SourcesOutcome};
-use disk_counts::DiskCounter;
 use progress_snapshot::ProgressSnapshot;
 
 /// The configuration of a pipeline.

@@ -134,7 +134,12 @@ fn serve(
     let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
     let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());
     let source_metrics = (lttng_metrics, usdt_metrics);
-    let metrics = Arc::new(AgentMetrics::new(systemd.stall_timeout(), source_metrics, tracer.nbd_stats()));
+    let metrics = Arc::new(AgentMetrics::new(
+        systemd.stall_timeout(),
+        source_metrics,
+        tracer.nbd_stats(),
+        tracer.device_bytes(),
+    ));
     let _metrics = Endpoint::start(
         args.service.metrics,
         args.service.metrics_token.as_deref(),

@@ -85,7 +85,9 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         return;
     };
     percpu.count(BIOS_QUEUED);
+    let mut part = 0;
     if let Some(state) = state {
+        part = open_part(state);
         // In a call that submits, a bio of a submission that no call has counted yet.
         let first = upper == async_io::OF_UNCOUNTED && span == percpu.walk.parent;
         if span != 0 && (!lower || first) {
@@ -95,9 +97,10 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     let own = percpu.next_span_id(Program::BioQueue);
     entry.span = own;
     if lower {
-        (entry.parent, entry.root, entry.flags) = (percpu.walk.span, percpu.walk.parent, BIO_LOWER);
+        let flags = if upper == stacked::OF_UPPER_IO { BIO_LOWER } else { 0 };
+        (entry.parent, entry.root, entry.flags) = (percpu.walk.span, percpu.walk.parent, flags);
     } else if span != 0 {
-        (entry.parent, entry.root, entry.flags) = (span, span, 0);
+        (entry.parent, entry.root, entry.flags) = (span, span, part);
     } else {
         (entry.parent, entry.root, entry.flags) = (0, own, BIO_KERNEL_ORIGIN);
     }
@@ -122,6 +125,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         entry.queue_ns = bpf_ktime_get_ns();
     }
     if kind != 0 {
+        percpu.pages.dev = dev;
         let ids = [own, entry.root];
         entry.flags |= pages::emit(percpu, address, ids, (entry.bytes, writes), entry.queue_ns);
     }
@@ -135,6 +139,17 @@ fn shape_of_open_part(state: &TaskState) -> u32 {
         (0, _) => 0,
         (_, 0) => state.shape | SyscallShape::TRACED,
         _ => SyscallShape::TRACED,
+    }
+}
+
+/// Returns the flag for a bio of the task's open span: of a page fault, of a journal commit, or 0 for
+/// a system call.
+#[inline(always)]
+fn open_part(state: &TaskState) -> u16 {
+    match state.span_start_ns {
+        0 => 0,
+        _ if state.fault.span == state.span => BIO_IN_FAULT,
+        _ => BIO_IN_COMMIT,
     }
 }
 

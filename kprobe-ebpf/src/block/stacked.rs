@@ -49,8 +49,11 @@ use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, Program, STEP_TO_BIO, STEP_T
 /// starts at a traced bio.
 const STEPS_MAX: usize = 5;
 
-/// Returns nonzero if `bio` belongs to a traced upper bio, request or submission (then one of
-/// `async_io`'s `OF_*`). It stores that one's span and root in the slot's `walk`, because the stack
+/// The bio belongs to a bio or request of a device above; the other numbers are `async_io`'s `OF_*`.
+pub const OF_UPPER_IO: u64 = 4;
+
+/// Returns [`OF_UPPER_IO`] if `bio` belongs to a traced upper bio or request, one of `async_io`'s
+/// `OF_*` if it belongs to a submission, and 0 otherwise. It stores that one's span and root in the slot's `walk`, because the stack
 /// of 512 bytes is nearly full at the call.
 /// `shape`: rules of the system call that the submitter is inside; 0 for none. Inside a call that
 /// submits no asynchronous I/O only a path to a bio counts, because a worker is in no system call.
@@ -206,5 +209,5 @@ fn loop_request(percpu: &mut PerCpuState, kiocb: u64) -> u64 {
 #[inline(always)]
 fn store_upper(percpu: &mut PerCpuState, span: u64, root: u64) -> u64 {
     (percpu.walk.span, percpu.walk.parent) = (span, root);
-    1
+    OF_UPPER_IO
 }

@@ -23,6 +23,7 @@ use std::collections::BinaryHeap;
 
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::LayerEvent;
+use blkkin_wire::ids::DeviceId;
 
 use crate::attach::req_op::ReqOpTable;
 use crate::enrich::nbd::NbdRequests;
@@ -31,6 +32,7 @@ use crate::enrich::usdt::events::UsdtCollector;
 use crate::read::decode::{Record, decode};
 use crate::read::ring::Ring;
 use crate::read::translate;
+use crate::stats::device_bytes::DeviceByteCounters;
 use crate::stats::source_stats::DecodeStats;
 
 #[cfg(test)]
@@ -49,6 +51,8 @@ pub struct RingReader {
     pub nbd: Option<NbdRequests>,
     /// State of the origins of bios' pages.
     pub(crate) page_origins: PageOrigins,
+    /// Bytes of the bios that were read.
+    pub(crate) device_bytes: DeviceByteCounters,
     /// State of USDT events, if they are traced.
     pub(crate) usdt: Option<UsdtCollector>,
     /// True if the last poll saw an unsubmitted record, which may stay so for long.
@@ -69,6 +73,7 @@ impl RingReader {
             recorded: DecodeStats::default(),
             nbd: None,
             page_origins: PageOrigins::new(crate::clock::now()),
+            device_bytes: DeviceByteCounters::default(),
             usdt: None,
             has_unwritten: false,
             merge_limit: MonotonicNs(0),
@@ -130,6 +135,19 @@ impl RingReader {
                         && handle_nbd(requests, record, out)
                     {
                         return;
+                    }
+                    match record {
+                        Some(Record::Bio(bio)) => {
+                            let op = self.operations.translate(bio.opf);
+                            let device = DeviceId::from_kernel(bio.dev);
+                            self.device_bytes.on_bio(device, bio.header.flags, op, bio.bytes);
+                        }
+                        Some(Record::BioRequest(pair)) => {
+                            let op = self.operations.translate(pair.bio_opf);
+                            let device = DeviceId::from_kernel(pair.dev);
+                            self.device_bytes.on_bio(device, pair.bio_flags, op, pair.bytes);
+                        }
+                        _ => {}
                     }
                     if record.is_some_and(|record| translate::append(record, &self.operations, out)) {
                         self.recorded.count(bytes[0], out);

@@ -4,6 +4,7 @@
 //! reader counts the recorded ones.
 
 pub mod counters;
+pub mod device_bytes;
 pub(crate) mod recursion_misses;
 
 pub mod source_stats;

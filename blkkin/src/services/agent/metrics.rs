@@ -11,13 +11,16 @@ use blkkin_bus::ChannelStats;
 use blkkin_bus::kafka::{DeliveryStats, EVENTS};
 use blkkin_bus::spool::SpoolStats;
 use blkkin_tracer::enrich::nbd::NbdStatsHandle;
+use blkkin_tracer::stats::device_bytes::DeviceBytesHandle;
 use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::crash_report::CrashedRun;
 
+mod explained;
 mod families;
 use crate::service::{ClusterWait, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
 use crate::sources::lttng::LttngMetrics;
 use crate::sources::usdt;
+use explained::Explained;
 
 /// Metrics shared by the sender thread and the observers.
 #[derive(Debug)]
@@ -34,6 +37,7 @@ pub(crate) struct AgentMetrics {
     cluster_wait: OnceLock<ClusterWait>,
     /// Counters of NBD client requests, with `--nbd`.
     nbd: Option<NbdStatsHandle>,
+    explained: Explained,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -55,9 +59,11 @@ impl AgentMetrics {
         stall_timeout: Duration,
         (lttng, usdt): (Option<LttngMetrics>, Option<usdt::UsdtMetrics>),
         nbd: Option<NbdStatsHandle>,
+        device_bytes: DeviceBytesHandle,
     ) -> AgentMetrics {
         let (snapshot, cluster_wait) = Default::default();
-        AgentMetrics { snapshot, heartbeat: Heartbeat::new(), stall_timeout, lttng, usdt, cluster_wait, nbd }
+        let (heartbeat, explained) = (Heartbeat::new(), Explained::start(device_bytes));
+        AgentMetrics { snapshot, heartbeat, stall_timeout, lttng, usdt, cluster_wait, nbd, explained }
     }
 
     /// Takes over the counters that a batch carries, and records a beat.
@@ -178,6 +184,7 @@ impl ServiceStatus for AgentMetrics {
         ];
         families
             .extend(spool.map(|counts| families::of_spool(&counts, spool_failures)).into_iter().flatten());
+        families.extend(self.explained.metric_families());
         families.extend(families::of_contexts(&stats));
         families.extend(families::of_resources(&stats));
         families.extend(families::of_crashed_runs(&crashed_runs));
@@ -199,7 +206,7 @@ impl ServiceStatus for AgentMetrics {
         let searching = self.cluster_wait.get().and_then(ClusterWait::status);
         let outage =
             || self.snapshot().outage.as_ref().map(|outage| format!("{EVENTS} is unreachable {outage}"));
-        searching.or_else(outage).into_iter().collect()
+        searching.or_else(outage).into_iter().chain(self.explained.notes()).collect()
     }
 }
 
@@ -208,9 +215,18 @@ mod tests {
     use super::*;
     use crate::service::{Labels, Sample};
 
+    /// Returns the notes without those of the disks.
+    fn outage(metrics: &AgentMetrics) -> Vec<String> {
+        metrics.notes().into_iter().filter(|note| note.starts_with("blkkin.events")).collect()
+    }
+
+    fn new(stall_timeout: Duration) -> AgentMetrics {
+        AgentMetrics::new(stall_timeout, (None, None), None, DeviceBytesHandle::default())
+    }
+
     #[test]
     fn metrics_show_the_counters() {
-        let metrics = AgentMetrics::new(Duration::from_secs(30), (None, None), None);
+        let metrics = new(Duration::from_secs(30));
         let calls = RecordStats { fired: 7, recorded: 4, dropped: 3 };
         let stats =
             SourceStats { calls, untracked: 2, calls_compat: 4, paths_failed: 8, ..SourceStats::default() };
@@ -251,24 +267,24 @@ mod tests {
 
     #[test]
     fn unreachable_cluster_is_reported_until_it_answers() {
-        let metrics = AgentMetrics::new(Duration::from_secs(30), (None, None), None);
-        assert!(metrics.notes().is_empty());
+        let metrics = new(Duration::from_secs(30));
+        assert!(outage(&metrics).is_empty());
         metrics.set_outage(Some(Outage::new("why".to_owned())));
-        let notes = metrics.notes();
+        let notes = outage(&metrics);
         assert!(
             notes.len() == 1 && notes[0].starts_with("blkkin.events is unreachable since 20"),
             "{notes:?}"
         );
         assert!(notes[0].ends_with(": why") && metrics.unhealthy_reason().is_none(), "{notes:?}");
         metrics.set_outage(None);
-        assert!(metrics.notes().is_empty());
+        assert!(outage(&metrics).is_empty());
     }
 
     #[test]
     fn agent_without_batches_is_unhealthy() {
-        let metrics = AgentMetrics::new(Duration::ZERO, (None, None), None);
+        let metrics = new(Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
         assert!(metrics.unhealthy_reason().is_some());
-        assert_eq!(AgentMetrics::new(Duration::from_secs(30), (None, None), None).unhealthy_reason(), None);
+        assert_eq!(new(Duration::from_secs(30)).unhealthy_reason(), None);
     }
 }

@@ -46,6 +46,7 @@ use blkkin_wire::ids::{DeviceId, FileId, SpanId, TraceId};
 use blkkin_wire::page_origin::{PageOriginEvent, PagePart, PageWriter, Unattributed, WriterEvidence};
 
 use crate::read::translate::pages;
+use crate::stats::device_bytes::DeviceByteCounters;
 use dirty_ranges::{Carried, DirtyRanges, Writer};
 use page_set::PageSet;
 use write_range::Change;
@@ -72,6 +73,8 @@ pub(crate) struct PageOrigins {
     files: HashMap<SpanId, FileId>,
     /// Devices of file systems in memory.
     memory: HashSet<DeviceId>,
+    /// Bytes of the bios of the kernel's own, by the origin of their pages.
+    pub(crate) device_bytes: DeviceByteCounters,
     /// Records that were read and not processed.
     records: Vec<BioPagesRecord>,
     /// Records taken from the rings.
@@ -93,6 +96,7 @@ struct WaitingBios {
 /// An event that waits.
 struct Waiting {
     event: PageOriginEvent,
+    device: DeviceId,
     /// Consecutive parts of the bio's range.
     ranges: Vec<Range<u64>>,
     covered: PageSet,
@@ -119,6 +123,7 @@ impl PageOrigins {
             waiting: HashMap::new(),
             files: HashMap::new(),
             memory: HashSet::new(),
+            device_bytes: DeviceByteCounters::default(),
             records: Vec::new(),
             recorded: 0,
             parts: Vec::new(),
@@ -184,17 +189,25 @@ impl PageOrigins {
         if !pages::is_consecutive(record) && is_complete {
             event.parts = parts;
         }
-        let (Some(file), true) = (event.file, pages::is_write(record)) else { return out.push(event) };
+        let device = DeviceId::from_kernel(record.dev);
+        let (Some(file), true) = (event.file, pages::is_write(record)) else {
+            if pages::is_write(record) {
+                self.device_bytes.on_origin(device, &event);
+            }
+            return out.push(event);
+        };
         let ranges: Vec<Range<u64>> = event.ranges().collect();
         if !pages::is_consecutive(record) && !is_complete {
             (event.bytes_unattributed, event.unattributed) =
                 (event.bytes, Some(Unattributed::NotConsecutive));
+            self.device_bytes.on_origin(device, &event);
             return out.push(event);
         }
         let mut covered = PageSet::new(&ranges);
         event.writers = self.ranges.carry(file, &ranges, event.time, &mut covered);
         self.files.insert(event.bio, file);
-        let waiting = Waiting { event, ranges, covered, open_writes: record.open_writes, ended: None };
+        let waiting =
+            Waiting { event, device, ranges, covered, open_writes: record.open_writes, ended: None };
         let list = &mut self.waiting.entry(file).or_default().open;
         list.push_back(waiting);
         if list.len() > WAITING_PER_FILE {
@@ -317,12 +330,13 @@ impl PageOrigins {
     }
 
     fn complete(&mut self, waiting: Waiting) -> PageOriginEvent {
-        let Waiting { mut event, covered, .. } = waiting;
+        let Waiting { mut event, device, covered, .. } = waiting;
         self.files.remove(&event.bio);
         event.bytes_unattributed = covered.bytes_outside() as u32;
         let evicted = event.file.is_some_and(|file| self.ranges.was_evicted(file));
         let reason = if evicted { Unattributed::Evicted } else { Unattributed::NotRecorded };
         event.unattributed = (event.bytes_unattributed > 0).then_some(reason);
+        self.device_bytes.on_origin(device, &event);
         event
     }
 

@@ -1,6 +1,6 @@
 //! What each disk counted itself while tracing ran.
 //!
-//! *In*: `/proc/diskstats` at the start and at the end, and partitions' disks. *Out*: the bytes
+//! *In*: `/proc/diskstats` at the start and later, and partitions' disks. *Out*: the bytes
 //! between, for each disk that was there both times.
 //!
 //! *Invariant*: a count that decreased (the disk was replaced by another of the same number) is
@@ -24,7 +24,7 @@ const SECTOR_BYTES: u64 = 512;
 type Counts = BTreeMap<DeviceId, (String, u64)>;
 
 /// Counts from its start to its stop.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct DiskCounter {
     start: Counts,
     counted: Option<Vec<DiskCount>>,
@@ -35,8 +35,19 @@ impl DiskCounter {
         DiskCounter { start: read(), counted: None }
     }
 
+    /// Returns what the disks have counted. One that came later, or whose count decreased, has all of it.
+    pub(crate) fn since_start(&self) -> Vec<DiskCount> {
+        let end = read();
+        let mut start = self.start.clone();
+        for (device, (name, bytes)) in &end {
+            let before = start.entry(*device).or_insert_with(|| (name.clone(), 0));
+            before.1 = if before.1 > *bytes { 0 } else { before.1 };
+        }
+        since(&start, &end, disk_of_partition)
+    }
+
     /// Returns what the disks counted until the first call.
-    pub(super) fn stop(&mut self) -> Vec<DiskCount> {
+    pub(crate) fn stop(&mut self) -> Vec<DiskCount> {
         self.counted.get_or_insert_with(|| since(&self.start, &read(), disk_of_partition)).clone()
     }
 }
