@@ -204,6 +204,8 @@ pub const BIO_HAS_PAGES: u16 = 1 << 6;
 pub const BIO_IN_FAULT: u16 = 1 << 7;
 /// `parent` is a journal commit.
 pub const BIO_IN_COMMIT: u16 = 1 << 8;
+/// With BIO_KERNEL_ORIGIN: a program submitted it that is not traced.
+pub const BIO_OF_OTHER: u16 = 1 << 9;
 
 /// Bio, from `block_bio_queue` to the completion of its last byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -368,6 +370,8 @@ pub const PAGES_NOT_CONSECUTIVE: u16 = 1 << 0;
 pub const PAGES_PART: u16 = 1 << 2;
 /// Flag of a [`BioPagesRecord`]: the bio writes the pages.
 pub const PAGES_WRITTEN: u16 = 1 << 1;
+/// Flag of a [`BioPagesRecord`]: the bio has BIO_OF_OTHER.
+pub const PAGES_OF_OTHER: u16 = 1 << 3;
 
 /// Origin of the pages of a bio, written when the bio was queued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,8 @@ pub enum Cause {
     Journal,
     /// File system metadata that the kernel wrote or read.
     Metadata,
-    /// Write-back of data that no recorded operation wrote, while one command is traced.
+    /// I/O that a program submitted which is not traced: the tracer itself, or one that a filter
+    /// excludes. While one command is traced, also write-back of data that no recorded operation wrote.
     OtherPrograms,
     /// Recorded, and neither a call nor a reason of the kernel is known.
     Unknown,
@@ -72,9 +73,9 @@ impl Cause {
     }
 }
 
-/// Returns the bytes of a bio of the kernel's own by cause. `of_a_command` is true if only one command is
-/// traced: then what no recorded operation wrote is from another program.
-pub fn split_by_origin(origin: &PageOriginEvent, bytes: u64, of_a_command: bool) -> BytesByCause {
+/// Returns the bytes of a bio of the kernel's own by cause. `others`: what no recorded operation wrote is
+/// from another program, since only one command is traced, or since such a program submitted the bio.
+pub fn split_by_origin(origin: &PageOriginEvent, bytes: u64, others: bool) -> BytesByCause {
     match origin.kind {
         PageKind::Metadata => one(Cause::Metadata, bytes),
         PageKind::Log => one(Cause::Journal, bytes),
@@ -85,7 +86,7 @@ pub fn split_by_origin(origin: &PageOriginEvent, bytes: u64, of_a_command: bool)
                 true => bytes,
                 false => scaled(bytes, origin.bytes_unattributed, origin.bytes),
             };
-            let mut split = one(without_writer_cause(origin, of_a_command), without_writer);
+            let mut split = one(without_writer_cause(origin, others), without_writer);
             split[Cause::EarlierWrites as usize] += bytes - without_writer;
             split
         }
@@ -93,9 +94,9 @@ pub fn split_by_origin(origin: &PageOriginEvent, bytes: u64, of_a_command: bool)
 }
 
 /// Returns the cause of a file's bytes without a known writer.
-fn without_writer_cause(origin: &PageOriginEvent, of_a_command: bool) -> Cause {
+fn without_writer_cause(origin: &PageOriginEvent, others: bool) -> Cause {
     let not_recorded = origin.unattributed == Some(Unattributed::NotRecorded);
-    if of_a_command && not_recorded { Cause::OtherPrograms } else { Cause::Unknown }
+    if others && not_recorded { Cause::OtherPrograms } else { Cause::Unknown }
 }
 
 /// Returns all bytes for one cause.

@@ -255,6 +255,9 @@ pub struct BioEvent {
     pub split: bool,
     /// True if a [`PageOriginEvent`] describes its pages.
     pub has_page_origin: bool,
+    /// True if a program submitted it that is not traced: one that a filter excludes, or the tracer
+    /// itself. Only without a submitter.
+    pub of_other_program: bool,
     /// Submission.
     pub queue: MonotonicNs,
     /// Completion.
@@ -346,6 +349,7 @@ impl PairEvent {
             first: true,
             split: false,
             has_page_origin: false,
+            of_other_program: false,
             queue,
             end,
             device,

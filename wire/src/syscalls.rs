@@ -107,6 +107,8 @@ pub enum SyscallClass {
     Namespace,
     /// Submits or collects asynchronous requests (aio, io_uring).
     Async,
+    /// Executes a program: reads its first pages.
+    Execute,
 }
 
 /// Meaning of a successful return value.

@@ -19,8 +19,8 @@ use crate::trace::Trace;
 pub enum IoKind {
     /// A file, a directory, a block device, or an unknown file.
     Storage,
-    /// A pipe, a socket, a character device, a file of a file system without a store, or plain
-    /// memory.
+    /// A pipe, a socket, a character device, a file of a file system without a store, plain memory,
+    /// or the execution of a program whose pages are cached.
     NotStorage,
 }
 
@@ -32,6 +32,10 @@ impl IoKind {
         // Calls of asynchronous I/O have a file of their own kind and act on other files.
         if has_io || call.call.spec().class == SyscallClass::Async {
             return IoKind::Storage;
+        }
+        // A program whose pages are cached: its time is that of the kernel's memory management.
+        if call.call.spec().class == SyscallClass::Execute {
+            return IoKind::NotStorage;
         }
         let elsewhere = match (&trace.names.file, &trace.names.second_file) {
             // Data that moves from a pipe to a file is written there.

@@ -102,7 +102,8 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     } else if span != 0 {
         (entry.parent, entry.root, entry.flags) = (span, span, part);
     } else {
-        (entry.parent, entry.root, entry.flags) = (0, own, BIO_KERNEL_ORIGIN);
+        let other = if !active && task::is_program() { BIO_OF_OTHER } else { 0 };
+        (entry.parent, entry.root, entry.flags) = (0, own, BIO_KERNEL_ORIGIN | other);
     }
     if (lower || kind != 0) && task == 0 {
         if let Some(worker) = task::kernel_worker(percpu, Program::BioQueue) {
@@ -127,6 +128,9 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     if kind != 0 {
         percpu.pages.dev = dev;
         let ids = [own, entry.root];
+        if entry.flags & BIO_OF_OTHER != 0 {
+            percpu.pages.header.flags |= PAGES_OF_OTHER;
+        }
         entry.flags |= pages::emit(percpu, address, ids, (entry.bytes, writes), entry.queue_ns);
     }
 }

@@ -205,7 +205,9 @@ fn finish(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, ret: i
                 capture::position_now(percpu, task, second.fd as u32, state.second_file).unwrap_or(-1);
         }
     }
-    if state.record.header.flags & SYSCALL_PATH_FAULT != 0 {
+    // After a successful execve the addresses are those of another program.
+    let same_program = state.version == state.record.task_version;
+    if state.record.header.flags & SYSCALL_PATH_FAULT != 0 && same_program {
         // The page was not resident at entry; the kernel has read it since, so it may be resident
         // now.
         state.record.header.flags &= !(SYSCALL_PATH_FAULT | SYSCALL_PATH_TRUNCATED);

@@ -55,7 +55,7 @@ pub fn update(percpu: &mut PerCpuState, program: Program, task: Pointer, state: 
 }
 
 /// Task flag of a kernel thread (include/linux/sched.h).
-const PF_KTHREAD: u32 = 0x0020_0000;
+pub const PF_KTHREAD: u32 = 0x0020_0000;
 
 /// Writes the task's record.
 #[inline(always)]

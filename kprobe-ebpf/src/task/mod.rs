@@ -12,11 +12,13 @@
 //!   a task
 //! - `fork`: inheritance across fork, exec and exit
 
+use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
-use crate::runtime::read::Pointer;
+use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::settings::setting;
 use blkkin_probe_abi::counters::TASKS_MISSED;
 use blkkin_probe_abi::settings::{Program, TASK_ACTIVE, TRACE_ALL};
+use metadata::PF_KTHREAD;
 use storage::state_or_new;
 pub use storage::{TaskState, current, state};
 
@@ -71,6 +73,13 @@ fn state_if_accepted(percpu: &mut PerCpuState, task: Pointer) -> Option<&'static
         Some(state) => Some(state),
         None => filter::state_of_accepted(percpu, task),
     }
+}
+
+/// Returns whether the current task is one of a program, and no kernel thread.
+#[inline(always)]
+pub fn is_program() -> bool {
+    // SAFETY: the current task is valid.
+    unsafe { DirectLoad::read::<u32>(current(), offset!(task_flags)) & PF_KTHREAD == 0 }
 }
 
 /// Returns the state of a kernel thread that works for others (a journal's), created with metadata

@@ -36,6 +36,9 @@ impl<'a> Causes<'a> {
             (Root::Call(_) | Root::AsyncIo | Root::DaemonSpan(_), _) => Cause::Call,
             (Root::Fault(_), _) => Cause::Fault,
             (Root::Commit(_), _) => Cause::Journal,
+            (Root::Kernel, _) if trace.bios.first().is_some_and(|bio| bio.of_other_program) => {
+                Cause::OtherPrograms
+            }
             (Root::Kernel, Some(WorkKind::Metadata)) => Cause::Metadata,
             (Root::Kernel | Root::Missing, _) => Cause::Unknown,
         };
@@ -48,7 +51,7 @@ impl<'a> Causes<'a> {
     pub(crate) fn split(&self, bio: &BioEvent, bytes: u64) -> BytesByCause {
         let origin = if self.root_decides { None } else { self.origins.of_data(bio) };
         match origin.filter(|_| bio.op.is_write()) {
-            Some(origin) => split_by_origin(origin, bytes, self.of_a_command),
+            Some(origin) => split_by_origin(origin, bytes, self.of_a_command || bio.of_other_program),
             None => one(self.of_root, bytes),
         }
     }

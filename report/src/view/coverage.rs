@@ -11,7 +11,8 @@ use crate::text::units::{NONE, share};
 const OF_A_COMMAND: &str = "not recorded: other programs, and kernel work that is not for the command";
 const OF_A_NODE: &str = "not recorded: what the filters exclude, and what was under way when tracing began";
 const EARLIER_WRITES: &str = "earlier writes: the kernel wrote the data back after the call had returned";
-const OTHER_PROGRAMS: &str = "other programs: write-back of data that no recorded call wrote";
+const OTHER_PROGRAMS: &str =
+    "other programs: blkkin itself, those that a filter excludes, unrecorded writers";
 
 /// Width from which the headings are not abbreviated.
 const ROOMY: usize = 100;

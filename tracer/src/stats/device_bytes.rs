@@ -10,7 +10,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use blkkin_probe_abi::record::{BIO_HAS_PAGES, BIO_IN_COMMIT, BIO_IN_FAULT, BIO_KERNEL_ORIGIN, BIO_LOWER};
+use blkkin_probe_abi::record::{
+    BIO_HAS_PAGES, BIO_IN_COMMIT, BIO_IN_FAULT, BIO_KERNEL_ORIGIN, BIO_LOWER, BIO_OF_OTHER,
+};
 use blkkin_wire::cause::{BytesByCause, Cause, split_by_origin};
 use blkkin_wire::event::BlockOp;
 use blkkin_wire::ids::DeviceId;
@@ -72,6 +74,7 @@ impl DeviceByteCounters {
             return;
         }
         let cause = match flags & (BIO_IN_FAULT | BIO_IN_COMMIT) {
+            0 if flags & BIO_OF_OTHER != 0 => Cause::OtherPrograms,
             0 if is_kernels && op.is_meta() => Cause::Metadata,
             0 if is_kernels => Cause::Unknown,
             0 => Cause::Call,
@@ -81,12 +84,13 @@ impl DeviceByteCounters {
         row.by_cause[cause as usize] += bytes;
     }
 
-    /// Counts a bio of the kernel's own that writes pages, once their origin is complete.
-    pub(crate) fn on_origin(&mut self, device: DeviceId, origin: &PageOriginEvent) {
+    /// Counts a bio of the kernel's own that writes pages, once their origin is complete. `of_other`: a
+    /// program that is not traced submitted it.
+    pub(crate) fn on_origin(&mut self, (device, of_other): (DeviceId, bool), origin: &PageOriginEvent) {
         if origin.root != origin.bio {
             return;
         }
-        let split = split_by_origin(origin, origin.bytes.into(), false);
+        let split = split_by_origin(origin, origin.bytes.into(), of_other);
         self.of(device).by_cause.iter_mut().zip(split).for_each(|(sum, bytes)| *sum += bytes);
     }
 
@@ -127,6 +131,7 @@ mod tests {
         counters.on_bio(device, BIO_IN_FAULT, READ, 2);
         counters.on_bio(device, BIO_IN_COMMIT, WRITE, 4);
         counters.on_bio(device, BIO_KERNEL_ORIGIN, READ, 8);
+        counters.on_bio(device, BIO_KERNEL_ORIGIN | BIO_OF_OTHER | BIO_HAS_PAGES, READ, 128);
         counters.on_bio(device, BIO_LOWER | BIO_HAS_PAGES, WRITE, 16);
         counters.on_bio(device, BIO_HAS_PAGES, WRITE, 32);
         counters.on_bio(device, BIO_KERNEL_ORIGIN | BIO_HAS_PAGES, WRITE, 64);
@@ -135,7 +140,8 @@ mod tests {
         let of = |cause: Cause| row.by_cause[cause as usize];
         assert_eq!((of(Cause::Call), of(Cause::Fault), of(Cause::Journal)), (33, 2, 4));
         assert_eq!((of(Cause::Unknown), row.of_upper_device), (8, 16));
-        assert_eq!(row.by_cause.iter().sum::<u64>(), 47, "the origin of the last one counts it");
+        assert_eq!(of(Cause::OtherPrograms), 128);
+        assert_eq!(row.by_cause.iter().sum::<u64>(), 47 + 128, "the origin of the last one counts it");
     }
 
     #[test]

@@ -149,4 +149,25 @@ pub const SYSCALLS: &[SyscallSpec] = calls! {
     msync 26 227 Sync Status (start: Pointer, len: Size, flags: Flags(Set::Msync));
     readahead 187 213 Hint Status (fd: Fd, offset: Offset, count: Size);
     fadvise64 221 223 Hint Status (fd: Fd, offset: Offset, len: Extent, advice: Advice);
+
+    getdents 78 _ Metadata Bytes (fd: Fd, dirent: Pointer, count: BufferSize);
+    getdents64 217 61 Metadata Bytes (fd: Fd, dirent: Pointer, count: BufferSize);
+    access 21 _ Metadata Status (filename: Path, mode: Mode);
+    faccessat 269 48 Metadata Status (dfd: DirFd, filename: Path, mode: Mode);
+    faccessat2 439 439 Metadata Status (dfd: DirFd, filename: Path, mode: Mode, flags: Flags(Set::At));
+    chdir 80 49 Metadata Status (filename: Path);
+    chmod 90 _ Metadata Status (filename: Path, mode: Mode);
+    fchmod 91 52 Metadata Status (fd: Fd, mode: Mode);
+    fchmodat 268 53 Metadata Status (dfd: DirFd, filename: Path, mode: Mode);
+    chown 92 _ Metadata Status (filename: Path, user: Int, group: Int);
+    lchown 94 _ Metadata Status (filename: Path, user: Int, group: Int);
+    fchown 93 55 Metadata Status (fd: Fd, user: Int, group: Int);
+    fchownat 260 54 Metadata Status (
+        dfd: DirFd, filename: Path, user: Int, group: Int, flag: Flags(Set::At)
+    );
+    utimensat 280 88 Metadata Status (dfd: DirFd, filename: Path, utimes: Pointer, flags: Flags(Set::At));
+    execve 59 221 Execute Status (filename: Path, argv: Pointer, envp: Pointer);
+    execveat 322 281 Execute Status (
+        dfd: DirFd, filename: Path, argv: Pointer, envp: Pointer, flags: Flags(Set::At)
+    );
 };

@@ -18,6 +18,7 @@ const REQUEST_OF_PAIR: u32 = 1 << 3;
 const FIRST: u32 = 1 << 4;
 const SPLIT: u32 = 1 << 5;
 const PAGE_ORIGIN: u32 = 1 << 6;
+const OF_OTHER_PROGRAM: u32 = 1 << 7;
 
 const PARENT: u32 = 1 << 0;
 const PARENT_OF_PAIR: u32 = 1 << 1;
@@ -49,8 +50,10 @@ impl BioWriter {
     /// Appends a bio; `pair` is the request of its pair, if any.
     pub(super) fn put(&mut self, bio: &BioEvent, pair: Option<&RequestEvent>, tables: &mut EncodeTables<'_>) {
         let columns = &mut self.columns;
-        let mut flags =
-            flag_if(bio.first, FIRST) | flag_if(bio.split, SPLIT) | flag_if(bio.has_page_origin, PAGE_ORIGIN);
+        let mut flags = flag_if(bio.first, FIRST)
+            | flag_if(bio.split, SPLIT)
+            | flag_if(bio.has_page_origin, PAGE_ORIGIN)
+            | flag_if(bio.of_other_program, OF_OTHER_PROGRAM);
         tables.origins.put(&mut self.span, bio.span.0);
         let parent = match bio.submitter {
             Submitter::Span(parent) => {
@@ -250,6 +253,7 @@ impl<'a> BlockReader<'a> {
             first: has(FIRST),
             split: has(SPLIT),
             has_page_origin: has(PAGE_ORIGIN),
+            of_other_program: has(OF_OTHER_PROGRAM),
             queue: MonotonicNs(time.0.wrapping_sub(took)),
             end: time,
             device,

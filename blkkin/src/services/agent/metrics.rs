@@ -37,7 +37,7 @@ pub(crate) struct AgentMetrics {
     cluster_wait: OnceLock<ClusterWait>,
     /// Counters of NBD client requests, with `--nbd`.
     nbd: Option<NbdStatsHandle>,
-    explained: Explained,
+    explained: Mutex<Explained>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -62,13 +62,14 @@ impl AgentMetrics {
         device_bytes: DeviceBytesHandle,
     ) -> AgentMetrics {
         let (snapshot, cluster_wait) = Default::default();
-        let (heartbeat, explained) = (Heartbeat::new(), Explained::start(device_bytes));
+        let (heartbeat, explained) = (Heartbeat::new(), Explained::start(device_bytes).into());
         AgentMetrics { snapshot, heartbeat, stall_timeout, lttng, usdt, cluster_wait, nbd, explained }
     }
 
     /// Takes over the counters that a batch carries, and records a beat.
     pub(crate) fn record_batch(&self, stats: &SourceStats, bus: ChannelStats) {
         self.heartbeat.beat();
+        self.explained().sample();
         let mut snapshot = self.snapshot();
         (snapshot.stats, snapshot.bus) = (stats.clone(), bus);
     }
@@ -107,6 +108,10 @@ impl AgentMetrics {
     /// Sets the crashed runs, whose losses the metrics report.
     pub(crate) fn set_crashed_runs(&self, crashed_runs: Vec<CrashedRun>) {
         self.snapshot().crashed_runs = crashed_runs;
+    }
+
+    fn explained(&self) -> MutexGuard<'_, Explained> {
+        self.explained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
@@ -184,7 +189,7 @@ impl ServiceStatus for AgentMetrics {
         ];
         families
             .extend(spool.map(|counts| families::of_spool(&counts, spool_failures)).into_iter().flatten());
-        families.extend(self.explained.metric_families());
+        families.extend(self.explained().metric_families());
         families.extend(families::of_contexts(&stats));
         families.extend(families::of_resources(&stats));
         families.extend(families::of_crashed_runs(&crashed_runs));
@@ -206,7 +211,7 @@ impl ServiceStatus for AgentMetrics {
         let searching = self.cluster_wait.get().and_then(ClusterWait::status);
         let outage =
             || self.snapshot().outage.as_ref().map(|outage| format!("{EVENTS} is unreachable {outage}"));
-        searching.or_else(outage).into_iter().chain(self.explained.notes()).collect()
+        searching.or_else(outage).into_iter().chain(self.explained().notes()).collect()
     }
 }
 

@@ -96,7 +96,8 @@ struct WaitingBios {
 /// An event that waits.
 struct Waiting {
     event: PageOriginEvent,
-    device: DeviceId,
+    /// Device of the bio, and whether a program that is not traced submitted it.
+    submission: (DeviceId, bool),
     /// Consecutive parts of the bio's range.
     ranges: Vec<Range<u64>>,
     covered: PageSet,
@@ -189,10 +190,10 @@ impl PageOrigins {
         if !pages::is_consecutive(record) && is_complete {
             event.parts = parts;
         }
-        let device = DeviceId::from_kernel(record.dev);
+        let submission = (DeviceId::from_kernel(record.dev), pages::is_of_other_program(record));
         let (Some(file), true) = (event.file, pages::is_write(record)) else {
             if pages::is_write(record) {
-                self.device_bytes.on_origin(device, &event);
+                self.device_bytes.on_origin(submission, &event);
             }
             return out.push(event);
         };
@@ -200,14 +201,14 @@ impl PageOrigins {
         if !pages::is_consecutive(record) && !is_complete {
             (event.bytes_unattributed, event.unattributed) =
                 (event.bytes, Some(Unattributed::NotConsecutive));
-            self.device_bytes.on_origin(device, &event);
+            self.device_bytes.on_origin(submission, &event);
             return out.push(event);
         }
         let mut covered = PageSet::new(&ranges);
         event.writers = self.ranges.carry(file, &ranges, event.time, &mut covered);
         self.files.insert(event.bio, file);
         let waiting =
-            Waiting { event, device, ranges, covered, open_writes: record.open_writes, ended: None };
+            Waiting { event, submission, ranges, covered, open_writes: record.open_writes, ended: None };
         let list = &mut self.waiting.entry(file).or_default().open;
         list.push_back(waiting);
         if list.len() > WAITING_PER_FILE {
@@ -330,13 +331,13 @@ impl PageOrigins {
     }
 
     fn complete(&mut self, waiting: Waiting) -> PageOriginEvent {
-        let Waiting { mut event, device, covered, .. } = waiting;
+        let Waiting { mut event, submission, covered, .. } = waiting;
         self.files.remove(&event.bio);
         event.bytes_unattributed = covered.bytes_outside() as u32;
         let evicted = event.file.is_some_and(|file| self.ranges.was_evicted(file));
         let reason = if evicted { Unattributed::Evicted } else { Unattributed::NotRecorded };
         event.unattributed = (event.bytes_unattributed > 0).then_some(reason);
-        self.device_bytes.on_origin(device, &event);
+        self.device_bytes.on_origin(submission, &event);
         event
     }
 

@@ -35,6 +35,11 @@ pub(crate) fn is_write(record: &BioPagesRecord) -> bool {
     record.header.flags & raw::PAGES_WRITTEN != 0
 }
 
+/// Returns whether a program that is not traced submitted the bio.
+pub(crate) fn is_of_other_program(record: &BioPagesRecord) -> bool {
+    record.header.flags & raw::PAGES_OF_OTHER != 0
+}
+
 /// Returns whether the pages are consecutive in the file.
 pub(crate) fn is_consecutive(record: &BioPagesRecord) -> bool {
     record.header.flags & raw::PAGES_NOT_CONSECUTIVE == 0

@@ -28,6 +28,8 @@ fn calls_numbers_are_libcs() {
         SYS_lremovexattr SYS_fremovexattr SYS_mknodat SYS_mkdirat SYS_fallocate SYS_copy_file_range
         SYS_sendfile SYS_splice SYS_io_submit SYS_io_getevents SYS_io_uring_enter
         SYS_io_uring_setup SYS_mmap SYS_msync SYS_readahead SYS_fadvise64
+        SYS_getdents64 SYS_faccessat SYS_faccessat2 SYS_chdir SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat
+        SYS_utimensat SYS_execve SYS_execveat
     };
     // libc lacks io_pgetevents, and on aarch64 two more calls; the header tests below cover them.
     let both = SyscallId::all().filter(|call| call.spec().aarch64.is_some()).count();
@@ -38,6 +40,7 @@ fn calls_numbers_are_libcs() {
         let old = same_as_libc! {
             SYS_open SYS_creat SYS_rename SYS_unlink SYS_link SYS_symlink SYS_readlink SYS_dup2 SYS_stat SYS_lstat
             SYS_mknod SYS_mkdir SYS_rmdir SYS_renameat SYS_sync_file_range
+            SYS_getdents SYS_access SYS_chmod SYS_chown SYS_lchown
         };
         assert_eq!(common + 1 + old, SyscallId::COUNT, "a call is compared with nothing");
     }

@@ -81,6 +81,7 @@ pub(super) fn sample_batch() -> EventBatch {
         first: true,
         split: false,
         has_page_origin: false,
+        of_other_program: false,
         queue: MonotonicNs(5_000_010_000),
         end: MonotonicNs(5_000_100_000),
         device: part,

@@ -90,7 +90,8 @@ prop_compose! {
     ) -> BioEvent {
         BioEvent {
             span, submitter: above.map_or(Submitter::Kernel, Submitter::Span),
-            root: root.unwrap_or(above.unwrap_or(span)), task, request, first, split, has_page_origin, queue, end, device,
+            root: root.unwrap_or(above.unwrap_or(span)), task, request, first, split, has_page_origin,
+            of_other_program: first && !split, queue, end, device,
             sector: Sector(sector), bytes, op: BlockOp(op), status: BlockStatus(status),
         }
     }
