@@ -18,9 +18,9 @@ use crate::test::{TestStats, each_line};
 /// Time limit of a guest. At full depth, with every attach kind, it takes 3,600 s while two others
 /// compete for its CPU.
 const GUEST_SECONDS_MAX: u32 = 7200;
-/// Memory for four fio processes, the in-memory disks, and twice the archive (about 350 MB with all
-/// test programs), because the kernel limits the unpacked archive to half of the memory.
-const MEMORY_MIB: u32 = 2048;
+/// Memory for four fio processes, the in-memory disks, and twice the archive (722 MB with all test
+/// programs at full depth), because the kernel limits the unpacked archive to half of the memory.
+const MEMORY_MIB: u32 = 3072;
 /// Largest disk that the tests need.
 const DISK_BYTES: u64 = 256 << 20;
 /// Maximum number of console lines that an error shows.
