@@ -35,7 +35,7 @@ impl DiskCounter {
         DiskCounter { start: read(), counted: None }
     }
 
-    /// Returns what the disks have counted. One that came later, or whose count decreased, has all of it.
+    /// Returns what the disks have counted. A disk that came later, or with a count that decreased, has all of its count.
     pub(crate) fn since_start(&self) -> Vec<DiskCount> {
         let end = read();
         let mut start = self.start.clone();

@@ -102,7 +102,7 @@ fn real_programs_are_explained_on_each_file_system() {
     for system in ["ext4", "xfs", "btrfs"] {
         for (program, command) in PROGRAMS {
             let disk = or_skip!(Disk::with_file_system(320 << 20, system));
-            let row = explained(&disk, &command.replace("TREE", tree), &[]);
+            let row = Row::of(&report(&disk, &command.replace("TREE", tree), &[]), &disk);
             println!("{program} on {system}");
             assert!(row.bytes > 0, "{program} on {system}");
             assert_explained(&row);
@@ -205,7 +205,15 @@ struct Row {
 /// Runs the command line with a file of the disk for `FILE`, and returns the disk's row, which must
 /// divide the bytes that the disk counted among the causes.
 fn explained(disk: &Disk, command: &str, options: &[&str]) -> Row {
-    Row::of(&report(disk, command, options), disk)
+    let row = Row::of(&report(disk, command, options), disk);
+    assert!(row.bytes >= WRITTEN, "{row:?}");
+    row
+}
+
+/// Returns the disk's row of the report.
+fn row_of<'r>(report: &'r Value, disk: &Disk) -> &'r Value {
+    let rows = report["explained"].as_array().unwrap();
+    rows.iter().find(|row| row["device"] == disk.name()).unwrap()
 }
 
 /// Runs the command line, and returns the report. Its row of the disk must divide the bytes that the
@@ -217,9 +225,9 @@ fn report(disk: &Disk, command: &str, options: &[&str]) -> Value {
     let counted = disk.statistics().since(before).sectors * 512;
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let report: Value = serde_json::from_str(&run.stderr).unwrap();
-    let row = report["explained"].as_array().unwrap().iter().find(|row| row["device"] == disk.name());
-    println!("{}", row.unwrap());
-    let part = |name: &str| row.unwrap()[name].as_u64().unwrap();
+    let row = row_of(&report, disk);
+    println!("{row}");
+    let part = |name: &str| row[name].as_u64().unwrap();
     let causes = [
         "calls",
         "faults",
@@ -239,8 +247,7 @@ fn report(disk: &Disk, command: &str, options: &[&str]) -> Value {
 
 impl Row {
     fn of(report: &Value, disk: &Disk) -> Row {
-        let rows = report["explained"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["device"] == disk.name()).unwrap();
+        let row = row_of(report, disk);
         let part = |name: &str| row[name].as_u64().unwrap();
         let [bytes, calls, earlier_writes, unknown, not_recorded] =
             ["bytes", "calls", "earlier_writes", "unknown", "not_recorded"].map(part);

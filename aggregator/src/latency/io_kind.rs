@@ -20,7 +20,7 @@ pub enum IoKind {
     /// A file, a directory, a block device, or an unknown file.
     Storage,
     /// A pipe, a socket, a character device, a file of a file system without a store, plain memory,
-    /// or the execution of a program whose pages are cached.
+    /// or the execution of a program with cached pages.
     NotStorage,
 }
 
@@ -33,7 +33,7 @@ impl IoKind {
         if has_io || call.call.spec().class == SyscallClass::Async {
             return IoKind::Storage;
         }
-        // A program whose pages are cached: its time is that of the kernel's memory management.
+        // Without a read of its pages, an execution is the kernel's memory management.
         if call.call.spec().class == SyscallClass::Execute {
             return IoKind::NotStorage;
         }
