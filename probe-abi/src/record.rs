@@ -469,9 +469,9 @@ pub const FILE_PATH_MAX: usize = 8192;
 /// Maximum components of a file's path, with one for each mount point.
 pub const PATH_DEPTH_MAX: usize = CLIMB_STEPS * CLIMBS_MAX;
 /// Steps of a path walk that the verifier checks as one function.
-pub const CLIMB_STEPS: usize = 8;
+pub const CLIMB_STEPS: usize = 16;
 /// Calls of that function for one path.
-pub const CLIMBS_MAX: usize = 256;
+pub const CLIMBS_MAX: usize = 128;
 
 /// Path of a file. Tail: its components, *leaf first*, each ended by NUL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

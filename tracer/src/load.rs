@@ -8,6 +8,7 @@
 //! process, if the caller pins them (`persistent_counters`).
 
 mod usdt;
+mod verification;
 
 use aya::maps::of_maps::ArrayOfMaps;
 use aya::maps::{Array, Map, MapData, PerCpuArray};
@@ -342,11 +343,9 @@ impl Tracer {
         Ok(nbd.iter().chain(asynchronous).collect())
     }
 
-    /// Has the kernel verify every program before any is attached. Verification takes nearly all of
-    /// a start (200 ms). If each program were attached right after its verification, events between
-    /// the first and the last hook would be recorded in part. Requests of calls from that time
-    /// would then look like the kernel's own. A program rejected here is rejected again, and
-    /// reported, when it is attached.
+    /// Has the kernel verify every program before any is attached. If each program were attached
+    /// right after its verification, events between the first and the last hook would be recorded
+    /// in part. Requests of calls from that time would then look like the kernel's own.
     fn load_all<'a>(
         &mut self,
         extra: impl IntoIterator<Item = &'a Probe>,
@@ -354,10 +353,8 @@ impl Tracer {
         btf: &Btf,
         types: &KernelTypes,
     ) {
-        for probe in extra.into_iter().chain(PROBES).filter(|probe| types.missing(probe, kind).is_empty()) {
-            let mut points = attach_points(probe, kind, types).into_iter();
-            points.any(|point| point.load(&mut self.ebpf, btf).is_ok());
-        }
+        let probes = extra.into_iter().chain(PROBES).filter(|probe| types.missing(probe, kind).is_empty());
+        verification::verify(&mut self.ebpf, probes.map(|probe| attach_points(probe, kind, types)), btf);
     }
 
     fn attach(

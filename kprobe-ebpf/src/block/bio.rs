@@ -105,11 +105,6 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         let other = if !active && task::is_program() { BIO_OF_OTHER } else { 0 };
         (entry.parent, entry.root, entry.flags) = (0, own, BIO_KERNEL_ORIGIN | other);
     }
-    if (lower || kind != 0) && task == 0 {
-        if let Some(worker) = task::kernel_worker(percpu, Program::BioQueue) {
-            (task, version) = (worker.task, worker.version);
-        }
-    }
     // SAFETY: as above.
     unsafe {
         entry.task = task;
@@ -132,6 +127,12 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
             percpu.pages.header.flags |= PAGES_OF_OTHER;
         }
         entry.flags |= pages::emit(percpu, address, ids, (entry.bytes, writes), entry.queue_ns);
+    }
+    // Last, with little left to remember: the verifier repeats it for each state that can reach it.
+    if (lower || kind != 0) && task == 0 {
+        if let Some(worker) = task::kernel_worker(percpu, Program::BioQueue) {
+            (entry.task, entry.task_version) = (worker.task, worker.version);
+        }
     }
 }
 

@@ -245,24 +245,28 @@ pub extern "C" fn emit_parts(bio: u64) -> u64 {
             let at = vector.wrapping_add(i as usize * BIO_VEC);
             let (start, length) = segment(at);
             if start != percpu.walk.now {
-                put_part(percpu);
+                put_part(0);
                 percpu.walk.budget = start;
             }
             percpu.walk.now = start + length as u64;
             i += 1;
         }
     }
-    put_part(percpu);
+    put_part(0);
     percpu.pages.header.flags = flags;
     (percpu.pages.offset, percpu.pages.bytes) = (whole, whole_bytes);
     0
 }
 
-#[inline(always)]
-fn put_part(percpu: &mut PerCpuState) {
+/// Writes the record of the current part. A global function, like its caller.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn put_part(_: u64) -> u64 {
+    let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return 0 };
     percpu.pages.offset = percpu.walk.budget;
     percpu.pages.bytes = (percpu.walk.now - percpu.walk.budget) as u32;
     put(percpu);
+    0
 }
 
 /// Handles writeback_start(wb, work) and writeback_written(wb, work): a kernel worker begins or

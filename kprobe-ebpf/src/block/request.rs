@@ -215,31 +215,26 @@ pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
         single_bio::separate(percpu, single, left);
     }
     let known = table::find(&REQUESTS, address);
-    let Some(entry) =
-        known.or_else(|| legacy_request::start::<R>(percpu, Program::RequestComplete, rq, address))
-    else {
-        // A request that was started for an untraced bio may carry traced bios that merged into it.
-        percpu.walk = CompletionWalk::new(bytes, status, in_sequence, now);
-        // SAFETY: as above.
-        unsafe {
-            if !passthrough::is_passthrough(R::read(rq, offset!(rq_cmd_flags))) {
-                walk_bios::<R>(percpu, rq);
-            }
-        }
-        return;
-    };
-    if entry.status == 0 {
-        entry.status = status & 0xff;
-    }
-    if in_sequence {
-        entry.flags |= REQUEST_FLUSH_SEQUENCE;
-    }
+    let mut entry =
+        known.or_else(|| legacy_request::start::<R>(percpu, Program::RequestComplete, rq, address));
     percpu.walk = CompletionWalk::new(bytes, status, in_sequence, now);
-    (percpu.walk.span, percpu.walk.parent) = (entry.span, entry.parent);
-    if !passthrough::is_passthrough(entry.opf) {
+    // SAFETY: as above.
+    let mut opf = unsafe { R::read(rq, offset!(rq_cmd_flags)) };
+    if let Some(entry) = &mut entry {
+        if entry.status == 0 {
+            entry.status = status & 0xff;
+        }
+        // Without a branch: the verifier would repeat the walk for each side.
+        entry.flags |= REQUEST_FLUSH_SEQUENCE * in_sequence as u16;
+        (percpu.walk.span, percpu.walk.parent) = (entry.span, entry.parent);
+        opf = entry.opf;
+    }
+    // A request that was started for an untraced bio may carry traced bios that merged into it.
+    if !passthrough::is_passthrough(opf) {
         // SAFETY: as above.
         unsafe { walk_bios::<R>(percpu, rq) };
     }
+    let Some(entry) = entry else { return };
     if in_sequence || bytes < left {
         return;
     }

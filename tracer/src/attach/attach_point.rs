@@ -45,7 +45,8 @@ impl AttachPoint {
         Ok(AttachPoint { hook, kind, name })
     }
 
-    fn program<'a>(&self, ebpf: &'a mut Ebpf) -> Result<&'a mut Program, String> {
+    /// Returns the name of the program in the object file.
+    pub(crate) fn program_name(&self) -> String {
         let suffix = match self.kind {
             AttachKind::TpBtf => "btf",
             AttachKind::RawTp => "raw",
@@ -53,13 +54,16 @@ impl AttachPoint {
             AttachKind::Kprobe => "kprobe",
             AttachKind::PerfEvent => "perf",
         };
-        let name = format!("{}_{suffix}", self.hook.stem);
+        format!("{}_{suffix}", self.hook.stem)
+    }
+
+    fn program<'a>(&self, ebpf: &'a mut Ebpf) -> Result<&'a mut Program, String> {
+        let name = self.program_name();
         ebpf.program_mut(&name).ok_or_else(|| format!("there is no program {name}"))
     }
 
     /// Has the kernel verify and load the program, once.
-    pub(crate) fn load(&self, ebpf: &mut Ebpf, btf: &Btf) -> Result<(), String> {
-        let program = self.program(ebpf)?;
+    pub(crate) fn load(&self, program: &mut Program, btf: &Btf) -> Result<(), String> {
         if program.fd().is_ok() {
             return Ok(());
         }
@@ -75,8 +79,8 @@ impl AttachPoint {
     }
 
     pub(crate) fn attach(&self, ebpf: &mut Ebpf, btf: &Btf) -> Result<Attached, String> {
-        self.load(ebpf, btf)?;
         let program = self.program(ebpf)?;
+        self.load(program, btf)?;
         let attached = match program {
             Program::BtfTracePoint(program) => program.attach().map(|_| None),
             Program::RawTracePoint(program) => program.attach(self.name).map(|_| None),
