@@ -68,7 +68,7 @@ struct SoakConfig {
 impl SoakConfig {
     fn from_environment() -> SoakConfig {
         let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
-        let events = number("BLKKIN_SOAK_EVENTS").unwrap_or(100_000);
+        let events = number("BLKKIN_SOAK_EVENTS").unwrap_or(40_000);
         SoakConfig {
             events,
             rounds: number("BLKKIN_SOAK_ROUNDS").unwrap_or(1) as u32,

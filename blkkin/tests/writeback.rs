@@ -38,6 +38,9 @@ use support::{needs, or_skip};
 use writers::{SECTOR, Step};
 
 const WRITERS: u64 = 8;
+/// Time for which a bio's event waits behind its end for the calls that were under way (`END_WAIT` of
+/// `tracer/src/enrich/page_origins`).
+const END_WAIT: u64 = 100_000_000;
 /// Steps of a writer; an emulated guest is slower.
 fn number_of_steps() -> usize {
     if std::env::var_os("BLKKIN_GUEST").is_some() { 400 } else { 3_000 }
@@ -77,21 +80,27 @@ fn each_sector_is_from_a_named_writer_under_memory_pressure() {
 
 fn sectors_are_from_named_writers(disk: &Disk, limit: Option<&MemoryLimit>) -> Recording {
     let folder = disk.mount_point();
-    let mut processes: Vec<GatedProcess> =
-        (0..WRITERS).map(|writer| writers::process(&folder, writer, number_of_steps())).collect();
-    let pids: Vec<Pid> = processes.iter().map(GatedProcess::pid).collect();
-    limit.into_iter().for_each(|limit| pids.iter().for_each(|pid| limit.add(*pid)));
-    let recorder = Recorder::start(&TracerConfig::default(), &pids);
-    processes.iter_mut().for_each(GatedProcess::release);
-    processes.iter_mut().for_each(|process| assert_eq!(process.run_to_exit(), 0));
-    sync(&folder);
-    let recording = recorder.finish();
+    let mut pids = Vec::new();
+    // The bio that carried a sector last must not be one whose end the kernel did not show.
+    let recording = until_complete(|| {
+        writers::remove_files(&folder);
+        let mut processes: Vec<GatedProcess> =
+            (0..WRITERS).map(|writer| writers::process(&folder, writer, number_of_steps())).collect();
+        pids = processes.iter().map(GatedProcess::pid).collect();
+        limit.into_iter().for_each(|limit| pids.iter().for_each(|pid| limit.add(*pid)));
+        let recorder = Recorder::start(&TracerConfig::default(), &pids);
+        processes.iter_mut().for_each(GatedProcess::release);
+        processes.iter_mut().for_each(|process| assert_eq!(process.run_to_exit(), 0));
+        sync(&folder);
+        recorder.finish()
+    });
     let truth = Truth::new(&recording, &pids);
     let checked = truth.check_disk(disk, &recording);
     println!("{checked:?}");
     assert_eq!(checked.wrong, 0, "{checked:?}");
     assert!(checked.sectors > 4_000, "{checked:?}");
     assert!(checked.not_named * 1_000 <= checked.sectors, "{checked:?}");
+    assert!(checked.late * 20 <= checked.sectors, "{checked:?}");
     recording
 }
 
@@ -114,6 +123,8 @@ struct Checked {
     /// Sectors of the disk that a writer wrote and a traced bio carried.
     sectors: u64,
     not_named: u64,
+    /// Not named because the call returned too late: a stated limit, which an overloaded machine shows.
+    late: u64,
     /// Named writers whose call did not write into the bio's range of its file.
     wrong: u64,
     named: u64,
@@ -161,10 +172,14 @@ impl<'a> Truth<'a> {
                 origin.writers.iter().any(|writer| self.by_span.get(&writer.span) == Some(&author))
             });
             if !named {
+                let call =
+                    self.by_span.iter().find(|(_, of)| **of == author).map(|(span, _)| self.calls[span]);
+                if call.is_some_and(|call| call.exit.0 > bio.end.0 + END_WAIT) {
+                    checked.late += 1;
+                    continue;
+                }
                 checked.not_named += 1;
                 if checked.not_named <= 5 {
-                    let call =
-                        self.by_span.iter().find(|(_, of)| **of == author).map(|(span, _)| self.calls[span]);
                     println!(
                         "sector {number}: {author:?} is not named: {call:?}\n{bio:?}\n{:#?}",
                         origins.get(&bio.span)

@@ -5,7 +5,7 @@
 //! writer follow from its seed alone.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::support::gated_process::GatedProcess;
 use super::support::single_process::c_path;
@@ -62,9 +62,20 @@ pub(crate) fn steps(writer: u64, number: usize) -> Vec<Step> {
     (0..number).map(step).collect()
 }
 
+/// Removes the files of earlier writers: a page that is written in part has old content in the rest.
+pub(crate) fn remove_files(folder: &Path) {
+    for file in 0..FILES {
+        let _ = std::fs::remove_file(file_path(folder, file));
+    }
+}
+
+fn file_path(folder: &Path, file: usize) -> PathBuf {
+    folder.join(format!("file{file}"))
+}
+
 /// Forks a process that performs the steps.
 pub(crate) fn process(folder: &Path, writer: u64, number: usize) -> GatedProcess {
-    let paths: Vec<_> = (0..FILES).map(|file| c_path(&folder.join(format!("file{file}")))).collect();
+    let paths: Vec<_> = (0..FILES).map(|file| c_path(&file_path(folder, file))).collect();
     let steps = steps(writer, number);
     let mut buffer = vec![0u64; BLOCKS_MAX as usize * BLOCK / 8];
     GatedProcess::new(move || {
