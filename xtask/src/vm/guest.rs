@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::disk::{Attach, Disk};
-use super::suites::{BY_KIND, EVERYWHERE, FURTHER, ONLY_6_1, SINCE_6_12, SINCE_6_12_BY_KIND, Suite, suite};
+use super::suites::{BY_KIND, EVERYWHERE, FURTHER, SINCE_6_12, SINCE_6_12_BY_KIND, Suite, suite};
 use crate::setup::Kernel;
 use crate::shell;
 use crate::test::TestProgram;
@@ -51,7 +51,7 @@ pub(super) const GUESTS: &[Guest] = &[
         kernel: &Kernel::LINUX_6_1,
         command_line: "",
         suites: EVERYWHERE,
-        kernel_specific: ONLY_6_1,
+        kernel_specific: &[],
         full_only: FURTHER,
         by_attach: &[BY_KIND],
     },

@@ -70,17 +70,12 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("guest_flush", "sync", Disk::Virtio),
     suite("guest_nbd", "", Disk::Loop),
     // Finding a context works the same in every kernel (FURTHER covers it); reading it does not.
-    suite("context", "a_programs_own_slot", Disk::Loop),
-    suite("context", "comes_and_goes", Disk::Loop),
     suite("context", "attributes", Disk::Loop),
     suite("thread_contexts", "submitted", Disk::Loop),
     suite("page_faults", "major_fault", Disk::Loop),
     suite("page_faults", "sqlite", Disk::Loop),
     suite("page_faults", "stores", Disk::Loop),
 ];
-
-/// Suites of which the short run needs one kernel: they compare the attach kinds with each other.
-pub(super) const ONLY_6_1: &[Suite] = &[suite("attach", "", Disk::Loop)];
 
 /// Suites for features that Debian's 6.12 has and its 6.1 lacks.
 pub(super) const SINCE_6_12: &[Suite] = &[suite("guest_ublk", "", Disk::Loop)];
