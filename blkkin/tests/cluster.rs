@@ -32,6 +32,8 @@ use support::{needs, or_skip};
 use zipkin::Zipkin;
 
 const REQUESTS: u32 = 1_000;
+/// Ends that the kernel may not show: see `support/missed_ends.rs`.
+const ENDS_MISSED_MAX: usize = 3;
 const BYTES: u32 = 4096;
 /// Ten times the start of a service.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -74,9 +76,10 @@ fn assert_metrics_equal_zipkin(aggregator: &Service, disk: &Disk, found: &[Vec<V
     let line = metrics.lines().find(|line| line.contains("layer=\"request\"") && line.contains("_count{"));
     let series = line.unwrap_or_else(|| panic!("{metrics}")).rsplit_once(' ').unwrap().0;
     assert!(series.contains(&format!("device=\"{}\",operation=\"write\"", disk.name())), "{series}");
-    assert_eq!(value(&metrics, series), found.len() as f64, "{metrics}");
+    let requests = found.iter().flatten().filter(|span| span["name"] == "request write").count();
+    assert_eq!(value(&metrics, series), requests as f64, "{metrics}");
     let bytes = series.replace("layer_seconds_count", "layer_bytes_total");
-    assert_eq!(value(&metrics, &bytes), (found.len() * BYTES as usize) as f64);
+    assert_eq!(value(&metrics, &bytes), (requests * BYTES as usize) as f64);
     let exemplar = metrics.lines().find_map(|line| line.split("trace_id=\"").nth(1)?.split('"').next());
     let exemplar = exemplar.unwrap_or_else(|| panic!("{metrics}"));
     assert!(found.iter().any(|trace| trace[0]["traceId"] == exemplar), "{exemplar}");
@@ -113,7 +116,12 @@ fn zipkin_has_one_trace_for_each_request_of_fio() {
     // An end that no program saw is counted by the agent, and its trace is emitted only after a
     // long inactivity.
     let found = writes(&zipkin);
-    assert!(all || found.len() as u32 + 3 >= REQUESTS, "{} of {REQUESTS}:\n{}", found.len(), output());
+    assert!(
+        all || found.len() + ENDS_MISSED_MAX >= REQUESTS as usize,
+        "{} of {REQUESTS}:\n{}",
+        found.len(),
+        output()
+    );
     assert!(found.len() as u32 <= REQUESTS, "{}", found.len());
     let span = |name: &str, parent: Option<&str>| (name.to_owned(), parent.map(str::to_owned));
     let expected = [
@@ -121,15 +129,11 @@ fn zipkin_has_one_trace_for_each_request_of_fio() {
         span("pwrite64", None),
         span("request write", Some("bio write")),
     ];
-    let complete = found.iter().filter(|trace| shape(trace) == expected).count();
     // fio allocates and syncs nothing here: each write is a bio and a request, and no lower device
-    // is traced.
-    assert_eq!(
-        complete,
-        found.len(),
-        "{:?}",
-        found.iter().map(|trace| shape(trace)).find(|shape| *shape != expected)
-    );
+    // is traced. Of a bio or request whose end no program saw there is no span.
+    let shapes: Vec<_> = found.iter().map(|trace| shape(trace)).filter(|shape| *shape != expected).collect();
+    let is_part = shapes.iter().flatten().all(|span| expected.contains(span));
+    assert!(is_part && shapes.len() <= ENDS_MISSED_MAX, "{shapes:?}\n{}", output());
 
     assert_metrics_equal_zipkin(&aggregator, &disk, &found);
 

@@ -196,7 +196,7 @@ impl Running {
                 other => panic!("{other}"),
             }
         }
-        panic!("it did not start");
+        panic!("it did not start: {:?}", running.child.wait());
     }
 }
 
