@@ -338,6 +338,8 @@ fn each_alert_fires_on_bad_series_and_none_on_good_ones() {
         ("up{job='blkkin-agent'}", "1x40", "0x40"),
         ("blkkin_records_dropped_total{kind='call'}", "0x40", "0+1x40"),
         ("blkkin_records_incomplete_total{why='table full'}", "7x40", "0+1x40"),
+        ("blkkin_disk_bytes_total{disk='sda',cause='calls'}", "0+1000x40", "0+900x40"),
+        ("blkkin_disk_bytes_total{disk='sda',cause='unknown'}", "7x40", "0+100x40"),
         ("blkkin_agent_events_waiting", "9x40", "9x40"),
         ("blkkin_agent_events_delivered_total", "0+5x40", "5x40"),
         ("blkkin_agent_events_failed_total", "3x40", "0+1x40"),
@@ -380,7 +382,7 @@ fn each_alert_fires_on_bad_series_and_none_on_good_ones() {
         }
     };
     let all: Vec<_> = alerts.into_iter().collect();
-    assert_eq!(all.len(), 13);
+    assert_eq!(all.len(), 14);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tests.yml");
     let head = format!("rule_files: [\"{}\"]\nevaluation_interval: 1m\ntests:\n", rules.display());

@@ -48,7 +48,7 @@ use config::{domain, reject_capture_with_replay, reject_path_filter};
 use counter_store::CounterStore;
 use crash_recovery::{CrashRecovery, RunMarker};
 use load::{LoadedTracer, load};
-use metrics::AgentMetrics;
+use metrics::{AgentMetrics, Explained};
 use pipeline::AgentPipeline;
 use send::{ClusterSink, EventSink};
 
@@ -130,7 +130,7 @@ fn serve(
     mut control: ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
-    let LoadedTracer { tracer, tree, sources } = loaded;
+    let LoadedTracer { tracer, tree, sources, devices } = loaded;
     let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
     let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());
     let source_metrics = (lttng_metrics, usdt_metrics);
@@ -138,7 +138,7 @@ fn serve(
         systemd.stall_timeout(),
         source_metrics,
         tracer.nbd_stats(),
-        tracer.device_bytes(),
+        Explained::start(tracer.device_bytes(), devices),
     ));
     let _metrics = Endpoint::start(
         args.service.metrics,

@@ -1,7 +1,7 @@
 //! Loads the tracer of an agent, and opens its other sources of events.
 
 use blkkin_tracer::{Tracer, TracerConfig};
-use blkkin_wire::ids::Pid;
+use blkkin_wire::ids::{DeviceId, Pid};
 
 use crate::cli::AgentArgs;
 use crate::error::CliError;
@@ -16,6 +16,8 @@ pub(super) struct LoadedTracer {
     pub(super) tracer: Tracer,
     pub(super) tree: Vec<Pid>,
     pub(super) sources: EventSources,
+    /// Devices that the filter selects; empty for all.
+    pub(super) devices: Vec<DeviceId>,
 }
 
 /// Validates the options, then loads and attaches everything that needs privileges.
@@ -33,7 +35,8 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let lttng = LttngSource::open(&args.lttng, &config.contexts)?
         .map(|source| (source, LttngMetrics::log_immediately()));
     let usdt = usdt_probes.attach(&mut tracer)?.map(|source| (source, UsdtMetrics::default()));
-    Ok(LoadedTracer { tracer, tree: filter.tree, sources: EventSources { lttng, usdt, scope } })
+    let sources = EventSources { lttng, usdt, scope };
+    Ok(LoadedTracer { tracer, tree: filter.tree, sources, devices: config.filter.devices })
 }
 
 impl LoadedTracer {

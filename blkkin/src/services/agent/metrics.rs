@@ -11,7 +11,6 @@ use blkkin_bus::ChannelStats;
 use blkkin_bus::kafka::{DeliveryStats, EVENTS};
 use blkkin_bus::spool::SpoolStats;
 use blkkin_tracer::enrich::nbd::NbdStatsHandle;
-use blkkin_tracer::stats::device_bytes::DeviceBytesHandle;
 use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::crash_report::CrashedRun;
 
@@ -20,7 +19,7 @@ mod families;
 use crate::service::{ClusterWait, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
 use crate::sources::lttng::LttngMetrics;
 use crate::sources::usdt;
-use explained::Explained;
+pub(super) use explained::Explained;
 
 /// Metrics shared by the sender thread and the observers.
 #[derive(Debug)]
@@ -59,10 +58,10 @@ impl AgentMetrics {
         stall_timeout: Duration,
         (lttng, usdt): (Option<LttngMetrics>, Option<usdt::UsdtMetrics>),
         nbd: Option<NbdStatsHandle>,
-        device_bytes: DeviceBytesHandle,
+        explained: Explained,
     ) -> AgentMetrics {
         let (snapshot, cluster_wait) = Default::default();
-        let (heartbeat, explained) = (Heartbeat::new(), Explained::start(device_bytes).into());
+        let (heartbeat, explained) = (Heartbeat::new(), explained.into());
         AgentMetrics { snapshot, heartbeat, stall_timeout, lttng, usdt, cluster_wait, nbd, explained }
     }
 
@@ -217,6 +216,8 @@ impl ServiceStatus for AgentMetrics {
 
 #[cfg(test)]
 mod tests {
+    use blkkin_tracer::stats::device_bytes::DeviceBytesHandle;
+
     use super::*;
     use crate::service::{Labels, Sample};
 
@@ -226,7 +227,8 @@ mod tests {
     }
 
     fn new(stall_timeout: Duration) -> AgentMetrics {
-        AgentMetrics::new(stall_timeout, (None, None), None, DeviceBytesHandle::default())
+        let explained = Explained::start(DeviceBytesHandle::default(), Vec::new());
+        AgentMetrics::new(stall_timeout, (None, None), None, explained)
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! complete 100 ms behind its bio's end. So the disks' counts are read once a second, and paired with
 //! the records of [`RECORDS_BEHIND`] later.
 //!
-//! A disk that came later, or was replaced under its number, has its count from zero.
+//! A disk that came later, or was replaced under its number, has its count from zero. With a device
+//! filter only the disks that it selects are compared, and none of which it selects a partition alone.
 //!
 //! *Rejected*: both counts at the time of the scrape. What the scraping program itself had just read from
 //! the disk was then not recorded: 11 of 150 MB, on a machine with an empty page cache.
@@ -41,9 +42,19 @@ const RECORDS_BEHIND: Duration = Duration::from_millis(250);
 pub(crate) struct Explained {
     recorded: DeviceBytesHandle,
     disks: DiskCounter,
-    /// Counts that wait for their records, with the time at which they were read.
-    counted: Option<(Instant, Vec<DiskCount>)>,
+    /// Disks that the device filter selects; empty for all.
+    selected: Vec<DeviceId>,
+    next: NextSample,
     rows: Vec<Row>,
+}
+
+/// Progress of the next sample.
+#[derive(Debug)]
+enum NextSample {
+    /// The disks' counts are due at this time.
+    Due(Instant),
+    /// The disks' counts of this time wait for their records.
+    Counted(Instant, Vec<DiskCount>),
 }
 
 /// Bytes of one disk.
@@ -56,21 +67,25 @@ struct Row {
 }
 
 impl Explained {
-    /// Starts to count the disks.
-    pub(crate) fn start(recorded: DeviceBytesHandle) -> Explained {
-        Explained { recorded, disks: DiskCounter::start(), counted: None, rows: Vec::new() }
+    /// Starts to count the disks: these, or all if the list is empty.
+    pub(crate) fn start(recorded: DeviceBytesHandle, selected: Vec<DeviceId>) -> Explained {
+        let (disks, next) = (DiskCounter::start(), NextSample::Due(Instant::now()));
+        Explained { recorded, disks, selected, next, rows: Vec::new() }
     }
 
     /// Takes a sample if it is due, or the records of the last one. The agent calls it for each batch.
     pub(crate) fn sample(&mut self) {
-        match self.counted.take() {
-            None => self.counted = Some((Instant::now(), self.disks.since_start())),
-            Some((read, counted)) if !counted.is_empty() && read.elapsed() >= RECORDS_BEHIND => {
-                self.rows = rows(&self.recorded.get(), counted);
-                self.counted = Some((read, Vec::new()));
+        match &mut self.next {
+            NextSample::Due(at) if *at <= Instant::now() => {
+                let mut counted = self.disks.since_start();
+                counted.retain(|disk| self.selected.is_empty() || self.selected.contains(&disk.disk));
+                self.next = NextSample::Counted(Instant::now(), counted);
             }
-            Some((read, _)) if read.elapsed() >= SAMPLE_INTERVAL => {}
-            waiting => self.counted = waiting,
+            NextSample::Counted(read, counted) if read.elapsed() >= RECORDS_BEHIND => {
+                self.rows = rows(&self.recorded.get(), std::mem::take(counted));
+                self.next = NextSample::Due(*read + SAMPLE_INTERVAL);
+            }
+            _ => {}
         }
     }
 
