@@ -78,6 +78,24 @@ fn write_back_after_the_command_is_awaited() {
     assert!(row.earlier_writes >= WRITTEN, "{row:?}");
 }
 
+/// The file system frees the blocks in a commit, and a worker discards them afterwards.
+#[test]
+fn discards_of_a_file_system_are_explained() {
+    const WORK: &str = "discarded() { awk '{ print $14 }' /sys/block/DISK/stat; }; \
+        dd if=/dev/zero of=FILE bs=1M count=16 status=none; sync -f FILE; before=$(discarded); \
+        rm FILE; tries=0; \
+        while sync -f FOLDER; [ $(discarded) -lt $((before + 32768)) ] && [ $tries -lt 300 ]; do sleep 0.1; tries=$((tries + 1)); done";
+    needs!("losetup", "mkfs.ext4", "mount", "awk", "dd", "sync");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let folder = disk.mount_point().display().to_string();
+    // xfs ignores the option here, and btrfs discards inside the call that commits.
+    capture(tool("mount").args(["-o", "remount,discard", &folder])).unwrap();
+    let command = WORK.replace("FOLDER", &folder).replace("DISK", disk.name());
+    let report = report(&disk, &command, &[]);
+    assert_explained(&Row::of(&report, &disk));
+    assert!(row_of(&report, &disk)["discards"].as_u64().unwrap() >= WRITTEN, "{report:#}");
+}
+
 /// Programs that write many files, sync or not, and write through a database.
 const PROGRAMS: [(&str, &str); 5] = [
     ("cp", "cp -r TREE FILE.copy; sync -f FILE.copy"),
@@ -303,6 +321,7 @@ fn report(disk: &Disk, command: &str, options: &[&str]) -> Value {
         "earlier_writes",
         "journal",
         "metadata",
+        "discards",
         "other_programs",
         "unknown",
         "not_recorded",

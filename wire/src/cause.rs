@@ -19,6 +19,8 @@ pub enum Cause {
     Journal,
     /// File system metadata that the kernel wrote or read.
     Metadata,
+    /// Discards by the kernel: a file system reports to the device which blocks it has freed.
+    Discard,
     /// I/O that a program submitted which is not traced: the tracer itself, or one that a filter
     /// excludes. While one command is traced, also write-back of data that no recorded operation wrote.
     OtherPrograms,
@@ -31,12 +33,13 @@ pub type BytesByCause = [u64; Cause::ALL.len()];
 
 impl Cause {
     /// Causes in the order of the table.
-    pub const ALL: [Cause; 7] = [
+    pub const ALL: [Cause; 8] = [
         Cause::Call,
         Cause::Fault,
         Cause::EarlierWrites,
         Cause::Journal,
         Cause::Metadata,
+        Cause::Discard,
         Cause::OtherPrograms,
         Cause::Unknown,
     ];
@@ -49,6 +52,7 @@ impl Cause {
             Cause::EarlierWrites => "earlier writes",
             Cause::Journal => "journal",
             Cause::Metadata => "metadata",
+            Cause::Discard => "discards",
             Cause::OtherPrograms => "other programs",
             Cause::Unknown => "unknown",
         }

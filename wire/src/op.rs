@@ -52,6 +52,10 @@ impl BlockOp {
     pub fn is_write(self) -> bool {
         self.0 & 1 != 0
     }
+    /// Returns whether the op reports to the device which blocks are no longer in use.
+    pub fn is_discard(self) -> bool {
+        matches!(self.number(), 3 | 5)
+    }
     /// Returns whether this is a passthrough request (SG_IO, NVMe passthrough). It has no bio
     /// submission and no sector.
     pub fn is_passthrough(self) -> bool {

@@ -23,9 +23,11 @@ use blkkin_probe_abi::settings::{
     ORIGIN_ALL, ORIGIN_SYSCALLS, ORIGIN_TASKS, Program, SyscallShape, TASK_ACTIVE,
 };
 
-/// Operation bits of `bi_opf`, and a write (REQ_OP_WRITE, include/linux/blk_types.h).
+/// Operation bits of `bi_opf`, and some operations (REQ_OP_*, include/linux/blk_types.h).
 const OP_MASK: u32 = 0xff;
 const OP_WRITE: u32 = 1;
+const OP_DISCARD: u32 = 3;
+const OP_SECURE_ERASE: u32 = 5;
 
 /// Handles submit_bio_noacct_nocheck(bio): the kernel announces a bio once there, and the bio has a
 /// flag from then until it ends.
@@ -68,11 +70,14 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     let rule = pages::rule(percpu.address(end_io));
     let kind = if rule != 0 { pages::find_pages(address, rule as u64) } else { 0 };
     // SAFETY: as above.
-    let writes = unsafe { R::read::<u32>(bio, offset!(bio_opf)) } & OP_MASK == OP_WRITE;
-    // A worker's write-back may carry the pages of a traced task.
-    let written_back = kind != 0 && writes && origin != ORIGIN_SYSCALLS;
+    let op = unsafe { R::read::<u32>(bio, offset!(bio_opf)) } & OP_MASK;
+    let writes = op == OP_WRITE;
+    // A worker's write-back may carry the pages of a traced task, and its discards may be of blocks that
+    // one has freed.
+    let discards = (op == OP_DISCARD || op == OP_SECURE_ERASE) && !task::is_program();
+    let of_a_worker = (kind != 0 && writes || discards) && origin != ORIGIN_SYSCALLS;
     let wanted =
-        span != 0 || lower || origin == ORIGIN_ALL || written_back || (active && origin == ORIGIN_TASKS);
+        span != 0 || lower || origin == ORIGIN_ALL || of_a_worker || (active && origin == ORIGIN_TASKS);
     if !wanted {
         return forget(percpu, address);
     }
@@ -129,7 +134,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         entry.flags |= pages::emit(percpu, address, ids, (entry.bytes, writes), entry.queue_ns);
     }
     // Last, with little left to remember: the verifier repeats it for each state that can reach it.
-    if (lower || kind != 0) && task == 0 {
+    if (lower || kind != 0 || discards) && task == 0 {
         if let Some(worker) = task::kernel_worker(percpu, Program::BioQueue) {
             (entry.task, entry.task_version) = (worker.task, worker.version);
         }

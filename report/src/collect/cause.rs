@@ -40,6 +40,7 @@ impl<'a> Causes<'a> {
                 Cause::OtherPrograms
             }
             (Root::Kernel, Some(WorkKind::Metadata)) => Cause::Metadata,
+            (Root::Kernel, Some(WorkKind::Discard)) => Cause::Discard,
             (Root::Kernel | Root::Missing, _) => Cause::Unknown,
         };
         let root_decides = !matches!(trace.root, Root::Kernel | Root::Missing);

@@ -244,7 +244,7 @@ mod tests {
         by_worker.requests.push(request(5, 1, Some(2), 9));
         let rows = coverage(&[by_call, by_worker], &[count(0, &[], 100 * 4096)]).rows(true);
         assert_eq!(rows.len(), 1);
-        assert_eq!((rows[0].counted, rows[0].recorded), (100 * 4096, [4096, 0, 0, 0, 0, 0, 4096]));
+        assert_eq!((rows[0].counted, rows[0].recorded), (100 * 4096, [4096, 0, 0, 0, 0, 0, 0, 4096]));
         assert_eq!(rows[0].not_recorded(), 98 * 4096);
     }
 
@@ -264,7 +264,7 @@ mod tests {
         let mut by_call = call(1, "pwrite64", 10);
         by_call.bios.push(bio(2, 1, 9));
         let rows = coverage(&[by_call], &[count(0, &[], 4096)]).rows(true);
-        assert_eq!((rows[0].recorded, rows[0].not_recorded()), ([4096, 0, 0, 0, 0, 0, 0], 0));
+        assert_eq!((rows[0].recorded, rows[0].not_recorded()), ([4096, 0, 0, 0, 0, 0, 0, 0], 0));
     }
 
     #[test]
@@ -273,10 +273,10 @@ mod tests {
             |bytes: &[u32]| page_origin(5, bytes.iter().map(|bytes| page_writer(7, 1, *bytes)).collect());
         let half = PageOriginEvent { bytes_unattributed: 1024, ..of(&[2048, 1024]) };
         let cases = [
-            (Some(of(&[4096])), [0, 0, 4096, 0, 0, 0, 0], [0, 0, 4096, 0, 0, 0, 0]),
-            (Some(half), [0, 0, 3072, 0, 0, 0, 1024], [0, 0, 3072, 0, 0, 1024, 0]),
-            (Some(of(&[])), [0, 0, 0, 0, 0, 0, 4096], [0, 0, 0, 0, 0, 4096, 0]),
-            (None, [0, 0, 0, 0, 0, 0, 4096], [0, 0, 0, 0, 0, 0, 4096]),
+            (Some(of(&[4096])), [0, 0, 4096, 0, 0, 0, 0, 0], [0, 0, 4096, 0, 0, 0, 0, 0]),
+            (Some(half), [0, 0, 3072, 0, 0, 0, 0, 1024], [0, 0, 3072, 0, 0, 0, 1024, 0]),
+            (Some(of(&[])), [0, 0, 0, 0, 0, 0, 0, 4096], [0, 0, 0, 0, 0, 0, 4096, 0]),
+            (None, [0, 0, 0, 0, 0, 0, 0, 4096], [0, 0, 0, 0, 0, 0, 0, 4096]),
         ];
         for (origin, of_a_node, of_a_command) in cases {
             let trace = write_back(5, origin);
@@ -318,7 +318,7 @@ mod tests {
         second.requests.clear();
         (second.bios[0].first, second.bios[0].request) = (false, Some(SpanId(105)));
         second.merged_into.push(MergeLink { bio: SpanId(6), trace: None, request: first.requests[0] });
-        let expected = [0, 0, 4096, 0, 4096, 0, 4096];
+        let expected = [0, 0, 4096, 0, 4096, 0, 0, 4096];
         assert_eq!(recorded(&[first.clone(), second.clone()], false), expected);
         assert_eq!(recorded(&[second, first], false), expected, "in any order");
     }

@@ -19,6 +19,8 @@ pub enum WorkKind {
     Read,
     /// A flush.
     Flush,
+    /// A discard of blocks that a file system has freed.
+    Discard,
     /// A page fault that waited for I/O.
     MajorFault,
     /// A page fault that started a read-ahead and did not wait.
@@ -53,6 +55,7 @@ impl WorkKind {
             return WorkKind::Other;
         };
         match op.name_for(bytes) {
+            _ if op.is_discard() => WorkKind::Discard,
             "read" | "write" if op.is_meta() => WorkKind::Metadata,
             "write" => WorkKind::WriteBack,
             "read" => WorkKind::Read,
@@ -69,6 +72,7 @@ impl WorkKind {
             WorkKind::Commit => "journal commit",
             WorkKind::Read => "read",
             WorkKind::Flush => "flush",
+            WorkKind::Discard => "discard",
             WorkKind::MajorFault => "page fault",
             WorkKind::ReadAheadFault => "fault read-ahead",
             WorkKind::Other => "other",

@@ -76,6 +76,7 @@ impl DeviceByteCounters {
         let cause = match flags & (BIO_IN_FAULT | BIO_IN_COMMIT) {
             0 if flags & BIO_OF_OTHER != 0 => Cause::OtherPrograms,
             0 if is_kernels && op.is_meta() => Cause::Metadata,
+            0 if is_kernels && op.is_discard() => Cause::Discard,
             0 if is_kernels => Cause::Unknown,
             0 => Cause::Call,
             BIO_IN_FAULT => Cause::Fault,
@@ -131,6 +132,7 @@ mod tests {
         counters.on_bio(device, BIO_IN_FAULT, READ, 2);
         counters.on_bio(device, BIO_IN_COMMIT, WRITE, 4);
         counters.on_bio(device, BIO_KERNEL_ORIGIN, READ, 8);
+        counters.on_bio(device, BIO_KERNEL_ORIGIN, BlockOp(3), 256);
         counters.on_bio(device, BIO_KERNEL_ORIGIN | BIO_OF_OTHER | BIO_HAS_PAGES, READ, 128);
         counters.on_bio(device, BIO_LOWER | BIO_HAS_PAGES, WRITE, 16);
         counters.on_bio(device, BIO_HAS_PAGES, WRITE, 32);
@@ -140,8 +142,8 @@ mod tests {
         let of = |cause: Cause| row.by_cause[cause as usize];
         assert_eq!((of(Cause::Call), of(Cause::Fault), of(Cause::Journal)), (33, 2, 4));
         assert_eq!((of(Cause::Unknown), row.of_upper_device), (8, 16));
-        assert_eq!(of(Cause::OtherPrograms), 128);
-        assert_eq!(row.by_cause.iter().sum::<u64>(), 47 + 128, "the origin of the last one counts it");
+        assert_eq!((of(Cause::OtherPrograms), of(Cause::Discard)), (128, 256));
+        assert_eq!(row.by_cause.iter().sum::<u64>(), 47 + 128 + 256, "the origin of the last one counts it");
     }
 
     #[test]
