@@ -155,6 +155,9 @@ fn exemplars(prometheus: &Prometheus) -> BTreeSet<String> {
     exemplars.map(|exemplar| exemplar["labels"]["trace_id"].as_str().unwrap().to_owned()).collect()
 }
 
+/// Number of alerts.
+const ALERTS: usize = 14;
+
 /// A query of the dashboard, and the labels that each of its results must have.
 struct Query {
     expression: String,
@@ -299,7 +302,7 @@ fn prometheus_has_the_services_metrics_and_its_exemplars_are_traces() {
 
     let healthy = |data: Value| {
         let rules = data["groups"][0]["rules"].as_array().unwrap().clone();
-        rules.len() == 13 && rules.iter().all(|rule| rule["health"] == "ok")
+        rules.len() == ALERTS && rules.iter().all(|rule| rule["health"] == "ok")
     };
     assert!(
         eventually(|| healthy(prometheus.request("rules", &[]).unwrap())),
@@ -382,7 +385,7 @@ fn each_alert_fires_on_bad_series_and_none_on_good_ones() {
         }
     };
     let all: Vec<_> = alerts.into_iter().collect();
-    assert_eq!(all.len(), 14);
+    assert_eq!(all.len(), ALERTS);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tests.yml");
     let head = format!("rule_files: [\"{}\"]\nevaluation_interval: 1m\ntests:\n", rules.display());
