@@ -245,26 +245,26 @@ pub extern "C" fn emit_parts(bio: u64) -> u64 {
             let at = vector.wrapping_add(i as usize * BIO_VEC);
             let (start, length) = segment(at);
             if start != percpu.walk.now {
-                put_part(0);
+                put_part(percpu.walk.budget, percpu.walk.now);
                 percpu.walk.budget = start;
             }
             percpu.walk.now = start + length as u64;
             i += 1;
         }
     }
-    put_part(0);
+    put_part(percpu.walk.budget, percpu.walk.now);
     percpu.pages.header.flags = flags;
     (percpu.pages.offset, percpu.pages.bytes) = (whole, whole_bytes);
     0
 }
 
-/// Writes the record of the current part. A global function, like its caller.
+/// Writes the record of a part, which has this range in its file. A global function, like its caller.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn put_part(_: u64) -> u64 {
+pub extern "C" fn put_part(start: u64, end: u64) -> u64 {
     let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return 0 };
-    percpu.pages.offset = percpu.walk.budget;
-    percpu.pages.bytes = (percpu.walk.now - percpu.walk.budget) as u32;
+    percpu.pages.offset = start;
+    percpu.pages.bytes = (end - start) as u32;
     put(percpu);
     0
 }

@@ -218,17 +218,19 @@ pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
     let mut entry =
         known.or_else(|| legacy_request::start::<R>(percpu, Program::RequestComplete, rq, address));
     percpu.walk = CompletionWalk::new(bytes, status, in_sequence, now);
-    // SAFETY: as above.
-    let mut opf = unsafe { R::read(rq, offset!(rq_cmd_flags)) };
-    if let Some(entry) = &mut entry {
-        if entry.status == 0 {
-            entry.status = status & 0xff;
+    let opf = match &mut entry {
+        Some(entry) => {
+            if entry.status == 0 {
+                entry.status = status & 0xff;
+            }
+            // Without a branch: the verifier would repeat the walk for each side.
+            entry.flags |= REQUEST_FLUSH_SEQUENCE * in_sequence as u16;
+            (percpu.walk.span, percpu.walk.parent) = (entry.span, entry.parent);
+            entry.opf
         }
-        // Without a branch: the verifier would repeat the walk for each side.
-        entry.flags |= REQUEST_FLUSH_SEQUENCE * in_sequence as u16;
-        (percpu.walk.span, percpu.walk.parent) = (entry.span, entry.parent);
-        opf = entry.opf;
-    }
+        // SAFETY: as above.
+        None => unsafe { R::read(rq, offset!(rq_cmd_flags)) },
+    };
     // A request that was started for an untraced bio may carry traced bios that merged into it.
     if !passthrough::is_passthrough(opf) {
         // SAFETY: as above.
