@@ -4,6 +4,7 @@
 //! cause. What submitted a bio (a call, a page fault, a commit) is the cause of all its bytes; only of a
 //! bio of the kernel's own the origin of its pages decides, byte by byte.
 
+use crate::op::BlockOp;
 use crate::page_origin::{PageKind, PageOriginEvent, Unattributed};
 
 /// Cause of a byte.
@@ -43,6 +44,15 @@ impl Cause {
         Cause::OtherPrograms,
         Cause::Unknown,
     ];
+
+    /// Returns the cause of a bio of the kernel's own whose pages have no known origin.
+    pub fn of_kernel(op: BlockOp) -> Cause {
+        match op {
+            _ if op.is_discard() => Cause::Discard,
+            _ if op.is_meta() => Cause::Metadata,
+            _ => Cause::Unknown,
+        }
+    }
 
     /// Returns the heading of its column.
     pub fn name(self) -> &'static str {

@@ -17,7 +17,7 @@ pub(crate) use blkkin_wire::cause::{one, scaled};
 use blkkin_wire::cause::split_by_origin;
 use blkkin_wire::event::BioEvent;
 
-use super::kernel::WorkKind;
+use super::kernel::first_op;
 
 /// Causes of the bytes of one trace.
 pub(crate) struct Causes<'a> {
@@ -32,16 +32,15 @@ pub(crate) struct Causes<'a> {
 impl<'a> Causes<'a> {
     /// Creates the causes of a trace. `of_a_command` is true if only one command is traced.
     pub(crate) fn of(trace: &'a Trace, of_a_command: bool) -> Self {
-        let of_root = match (&trace.root, WorkKind::of(trace)) {
-            (Root::Call(_) | Root::AsyncIo | Root::DaemonSpan(_), _) => Cause::Call,
-            (Root::Fault(_), _) => Cause::Fault,
-            (Root::Commit(_), _) => Cause::Journal,
-            (Root::Kernel, _) if trace.bios.first().is_some_and(|bio| bio.of_other_program) => {
+        let of_root = match &trace.root {
+            Root::Call(_) | Root::AsyncIo | Root::DaemonSpan(_) => Cause::Call,
+            Root::Fault(_) => Cause::Fault,
+            Root::Commit(_) => Cause::Journal,
+            Root::Kernel if trace.bios.first().is_some_and(|bio| bio.of_other_program) => {
                 Cause::OtherPrograms
             }
-            (Root::Kernel, Some(WorkKind::Metadata)) => Cause::Metadata,
-            (Root::Kernel, Some(WorkKind::Discard)) => Cause::Discard,
-            (Root::Kernel | Root::Missing, _) => Cause::Unknown,
+            Root::Kernel => first_op(trace).map_or(Cause::Unknown, |(op, _)| Cause::of_kernel(op)),
+            Root::Missing => Cause::Unknown,
         };
         let root_decides = !matches!(trace.root, Root::Kernel | Root::Missing);
         let origins = if root_decides { OriginIndex::default() } else { OriginIndex::of(trace) };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use blkkin_aggregator::trace::{FragmentKind, Root, Trace};
+use blkkin_wire::op::BlockOp;
 
 use super::latency::Latency;
 
@@ -33,6 +34,12 @@ pub enum WorkKind {
     LatePart,
 }
 
+/// Returns op and bytes of the first bio of a trace, or of its first request if it has none.
+pub(super) fn first_op(trace: &Trace) -> Option<(BlockOp, u32)> {
+    let bio = trace.bios.first().map(|bio| (bio.op, bio.bytes));
+    bio.or(trace.requests.first().map(|request| (request.op, request.bytes)))
+}
+
 impl WorkKind {
     /// Returns the kind of a trace; `None` if its root is a call, a daemon span, or a commit that a
     /// call waited for.
@@ -49,11 +56,7 @@ impl WorkKind {
     }
 
     fn of_kernel(trace: &Trace) -> WorkKind {
-        let bio = trace.bios.first().map(|bio| (bio.op, bio.bytes));
-        let Some((op, bytes)) = bio.or(trace.requests.first().map(|request| (request.op, request.bytes)))
-        else {
-            return WorkKind::Other;
-        };
+        let Some((op, bytes)) = first_op(trace) else { return WorkKind::Other };
         match op.name_for(bytes) {
             _ if op.is_discard() => WorkKind::Discard,
             "read" | "write" if op.is_meta() => WorkKind::Metadata,

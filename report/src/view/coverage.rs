@@ -29,16 +29,11 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     for row in &rows {
         table.push(Row::new(cells(row), Ink::Plain));
     }
-    let optional = [
-        Cause::Fault,
-        Cause::EarlierWrites,
-        Cause::Journal,
-        Cause::Metadata,
-        Cause::Discard,
-        Cause::OtherPrograms,
-    ];
+    let always = [Cause::Call, Cause::Unknown];
+    let optional: Vec<_> =
+        Cause::ALL.into_iter().filter(|cause| !always.contains(cause)).map(heading).collect();
     let mut lines = title("explained", "share of what each disk counted itself, by cause", columns);
-    lines.extend(table.without_empty(&optional.map(heading)).lines(columns));
+    lines.extend(table.without_empty(&optional).lines(columns));
     lines.extend(notes(report, &rows).into_iter().flat_map(|text| note(text, columns)));
     lines
 }

@@ -75,9 +75,7 @@ impl DeviceByteCounters {
         }
         let cause = match flags & (BIO_IN_FAULT | BIO_IN_COMMIT) {
             0 if flags & BIO_OF_OTHER != 0 => Cause::OtherPrograms,
-            0 if is_kernels && op.is_meta() => Cause::Metadata,
-            0 if is_kernels && op.is_discard() => Cause::Discard,
-            0 if is_kernels => Cause::Unknown,
+            0 if is_kernels => Cause::of_kernel(op),
             0 => Cause::Call,
             BIO_IN_FAULT => Cause::Fault,
             _ => Cause::Journal,
