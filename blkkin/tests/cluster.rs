@@ -27,13 +27,12 @@ use support::disk::Disk;
 use support::fio::Fio;
 use support::live::eventually;
 use support::metrics::{address, get, value};
+use support::missed_ends::{Missed, until_all_ends_seen};
 use support::service::Service;
 use support::{needs, or_skip};
 use zipkin::Zipkin;
 
 const REQUESTS: u32 = 1_000;
-/// Ends that the kernel may not show: see `support/missed_ends.rs`.
-const ENDS_MISSED_MAX: usize = 3;
 const BYTES: u32 = 4096;
 /// Ten times the start of a service.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -69,37 +68,40 @@ fn shape(trace: &[Value]) -> Vec<(String, Option<String>)> {
     shape
 }
 
-/// Asserts that the aggregator's metrics equal Zipkin's traces, and that an exemplar leads to one
-/// of them.
-fn assert_metrics_equal_zipkin(aggregator: &Service, disk: &Disk, found: &[Vec<Value>]) {
-    let metrics = get(address(&aggregator.output()), "/metrics");
-    let line = metrics.lines().find(|line| line.contains("layer=\"request\"") && line.contains("_count{"));
-    let series = line.unwrap_or_else(|| panic!("{metrics}")).rsplit_once(' ').unwrap().0;
-    assert!(series.contains(&format!("device=\"{}\",operation=\"write\"", disk.name())), "{series}");
-    let requests = found.iter().flatten().filter(|span| span["name"] == "request write").count();
-    assert_eq!(value(&metrics, series), requests as f64, "{metrics}");
-    let bytes = series.replace("layer_seconds_count", "layer_bytes_total");
-    assert_eq!(value(&metrics, &bytes), (requests * BYTES as usize) as f64);
-    let exemplar = metrics.lines().find_map(|line| line.split("trace_id=\"").nth(1)?.split('"').next());
-    let exemplar = exemplar.unwrap_or_else(|| panic!("{metrics}"));
-    assert!(found.iter().any(|trace| trace[0]["traceId"] == exemplar), "{exemplar}");
+/// Results of one run of fio.
+struct Run {
+    /// The writes in Zipkin, each a trace.
+    found: Vec<Vec<Value>>,
+    /// Metrics of the aggregator.
+    metrics: String,
+    /// Output of all services.
+    output: String,
 }
 
-#[test]
-fn zipkin_has_one_trace_for_each_request_of_fio() {
-    needs!("fio", "losetup");
-    let disk = or_skip!(Disk::raw(64 << 20));
-    let broker = or_skip!(Broker::start());
-    let zipkin = or_skip!(Zipkin::start());
+impl Run {
+    /// Returns the number of bios and requests that the traces lack.
+    fn missed(&self) -> Missed {
+        let spans: usize = self.found.iter().map(Vec::len).sum();
+        Missed { ends: (self.found.len() * SPANS).saturating_sub(spans) as u64, ..Missed::default() }
+    }
+}
+
+/// Spans of each trace. fio allocates and syncs nothing here: each write is a bio and a request, and
+/// no lower device is traced.
+const SPANS: usize = 3;
+
+/// Runs fio below all services.
+fn run(disk: &Disk) -> Result<Run, String> {
+    let (broker, zipkin) = (Broker::start()?, Zipkin::start()?);
     let brokers = broker.settings().brokers;
     let to = format!("zipkin={}", zipkin.url());
     let cluster = ["--brokers", brokers.as_str()];
     let agent = [&cluster[..], &["--metrics", "off", "--device", disk.name()]].concat();
-    let agent = start(&disk, "agent", &agent, "tracing; events go to");
+    let agent = start(disk, "agent", &agent, "tracing; events go to");
     let aggregator = [&cluster[..], &["--metrics", "127.0.0.1:0"]].concat();
-    let aggregator = start(&disk, "aggregator", &aggregator, "aggregating; events from");
+    let aggregator = start(disk, "aggregator", &aggregator, "aggregating; events from");
     let exporter = [&cluster[..], &["--to", &to]].concat();
-    let exporter = start(&disk, "exporter", &exporter, "exporting");
+    let exporter = start(disk, "exporter", &exporter, "exporting");
 
     let report = disk.file("fio.json");
     let (target, pattern, jobs) = (disk.node(), "randwrite", 2);
@@ -112,33 +114,53 @@ fn zipkin_has_one_trace_for_each_request_of_fio() {
         std::thread::sleep(std::time::Duration::from_millis(200));
         writes(&zipkin).len() as u32 >= REQUESTS
     });
-    let output = || [&agent, &aggregator, &exporter].map(Service::output).join("\n");
-    // An end that no program saw is counted by the agent, and its trace is emitted only after a
-    // long inactivity.
+    let output = [&agent, &aggregator, &exporter].map(Service::output).join("\n");
+    // A missed end is counted by the agent, and its trace is emitted only after a long inactivity.
     let found = writes(&zipkin);
-    assert!(
-        all || found.len() + ENDS_MISSED_MAX >= REQUESTS as usize,
-        "{} of {REQUESTS}:\n{}",
-        found.len(),
-        output()
-    );
+    assert!(all || found.len() as u32 + 3 >= REQUESTS, "{} of {REQUESTS}:\n{output}", found.len());
+    let metrics = get(address(&aggregator.output()), "/metrics");
+
+    let last = finish(agent);
+    assert!(last.contains("events delivered to blkkin.events"), "{last}");
+    finish(aggregator);
+    finish(exporter);
+    Ok(Run { found, metrics, output })
+}
+
+/// Asserts that the aggregator's metrics equal Zipkin's traces, and that an exemplar leads to one
+/// of them.
+fn assert_metrics_equal_zipkin(disk: &Disk, Run { found, metrics, .. }: &Run) {
+    let line = metrics.lines().find(|line| line.contains("layer=\"request\"") && line.contains("_count{"));
+    let series = line.unwrap_or_else(|| panic!("{metrics}")).rsplit_once(' ').unwrap().0;
+    assert!(series.contains(&format!("device=\"{}\",operation=\"write\"", disk.name())), "{series}");
+    assert_eq!(value(metrics, series), found.len() as f64, "{metrics}");
+    let bytes = series.replace("layer_seconds_count", "layer_bytes_total");
+    assert_eq!(value(metrics, &bytes), (found.len() * BYTES as usize) as f64);
+    let exemplar = metrics.lines().find_map(|line| line.split("trace_id=\"").nth(1)?.split('"').next());
+    let exemplar = exemplar.unwrap_or_else(|| panic!("{metrics}"));
+    assert!(found.iter().any(|trace| trace[0]["traceId"] == exemplar), "{exemplar}");
+}
+
+#[test]
+fn zipkin_has_one_trace_for_each_request_of_fio() {
+    needs!("fio", "losetup");
+    let disk = or_skip!(Disk::raw(64 << 20));
+    let missed = |run: &Result<Run, String>| run.iter().map(Run::missed).collect();
+    let run = or_skip!(until_all_ends_seen(|| run(&disk), missed));
+    let Run { found, output, .. } = &run;
     assert!(found.len() as u32 <= REQUESTS, "{}", found.len());
     let span = |name: &str, parent: Option<&str>| (name.to_owned(), parent.map(str::to_owned));
-    let expected = [
+    let expected: [_; SPANS] = [
         span("bio write", Some("pwrite64")),
         span("pwrite64", None),
         span("request write", Some("bio write")),
     ];
-    // fio allocates and syncs nothing here: each write is a bio and a request, and no lower device
-    // is traced. Of a bio or request whose end no program saw there is no span.
-    let shapes: Vec<_> = found.iter().map(|trace| shape(trace)).filter(|shape| *shape != expected).collect();
-    let is_part = shapes.iter().flatten().all(|span| expected.contains(span));
-    assert!(is_part && shapes.len() <= ENDS_MISSED_MAX, "{shapes:?}\n{}", output());
-
-    assert_metrics_equal_zipkin(&aggregator, &disk, &found);
-
-    let output = finish(agent);
-    assert!(output.contains("events delivered to blkkin.events"), "{output}");
-    finish(aggregator);
-    finish(exporter);
+    let complete = found.iter().filter(|trace| shape(trace) == expected).count();
+    assert_eq!(
+        complete,
+        found.len(),
+        "{:?}\n{output}",
+        found.iter().map(|trace| shape(trace)).find(|shape| *shape != expected)
+    );
+    assert_metrics_equal_zipkin(&disk, &run);
 }

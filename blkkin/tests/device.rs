@@ -157,6 +157,5 @@ fn work(disk: &Disk) {
     // SAFETY: a structure of three numbers that outlives the call.
     let trimmed = unsafe { libc::ioctl(top.as_raw_fd(), FITRIM, range.as_mut_ptr()) };
     assert_eq!(trimmed, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: a number.
-    assert_eq!(unsafe { libc::syncfs(top.as_raw_fd()) }, 0);
+    rustix::fs::syncfs(&top).unwrap();
 }

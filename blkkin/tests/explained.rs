@@ -13,16 +13,15 @@ mod common;
 mod support;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::ops::RangeInclusive;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use support::disk::Disk;
+use support::disk::{Disk, sync};
 use support::live::eventually;
-use support::metrics::{address, get, series};
+use support::metrics::{address, get, series, value};
 use support::missed_ends::{Missed, until_all_ends_seen};
 use support::postgres::Cluster;
 use support::service::Service;
@@ -67,14 +66,13 @@ fn a_copy_is_explained() {
 fn write_back_after_the_command_is_awaited() {
     needs!("dd", "losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(DISK));
-    let folder = File::open(disk.mount_point()).unwrap();
-    let sync = std::thread::spawn(move || {
+    let folder = disk.mount_point();
+    let thread = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(3));
-        // SAFETY: passes a number only.
-        unsafe { libc::syncfs(folder.as_raw_fd()) }
+        sync(&folder);
     });
     let row = explained(&disk, UNSYNCED, &["--await-writeback", "60s"]);
-    assert_eq!(sync.join().unwrap(), 0);
+    thread.join().unwrap();
     assert!(row.earlier_writes >= WRITTEN, "{row:?}");
 }
 
@@ -206,7 +204,8 @@ fn agent_row(disk: &Disk) -> AgentRow {
     let address = address(&agent.output()).to_owned();
     let sample = || {
         let at_least = disk.statistics().since(before_work).sectors * 512;
-        let metrics = series(&get(&address, "/metrics"));
+        let text = get(&address, "/metrics");
+        let metrics = series(&text);
         let bytes = |family: &str, cause: &str| -> u64 {
             let is_wanted = |labels: &BTreeMap<String, String>| {
                 labels["__name__"] == family
@@ -215,11 +214,8 @@ fn agent_row(disk: &Disk) -> AgentRow {
             };
             metrics.iter().filter(|(labels, _)| is_wanted(labels)).map(|(_, bytes)| *bytes as u64).sum()
         };
-        let incomplete = |reason: &str| -> u64 {
-            let of_reason = |labels: &BTreeMap<String, String>| {
-                labels["__name__"] == "blkkin_records_incomplete_total" && labels["reason"] == reason
-            };
-            metrics.iter().filter(|(labels, _)| of_reason(labels)).map(|(_, parts)| *parts as u64).sum()
+        let incomplete = |reason: &str| {
+            value(&text, &format!("blkkin_records_incomplete_total{{reason=\"{reason}\"}}")) as u64
         };
         let health = get(&address, "/health");
         let line = health.lines().find(|line| line.starts_with(&format!("{}: ", disk.name())));
@@ -255,9 +251,7 @@ fn remove_files(disk: &Disk) {
             if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
         }
     }
-    let folder = File::open(disk.mount_point()).unwrap();
-    // SAFETY: passes a number only.
-    assert_eq!(unsafe { libc::syncfs(folder.as_raw_fd()) }, 0);
+    sync(&disk.mount_point());
 }
 
 /// Of the disk's own count, at most one byte in a thousand has no cause.
@@ -302,7 +296,7 @@ fn row_of<'r>(report: &'r Value, disk: &Disk) -> &'r Value {
 fn report(disk: &Disk, command: &str, options: &[&str]) -> Value {
     let command = command.replace("FILE", disk.mount_point().join("file").to_str().unwrap());
     let args = [&["run", "--json"], options, &["--", "sh", "-c", &command]].concat();
-    // The bytes of a bio whose end the kernel did not show are not recorded.
+    // The bytes of a bio whose end was missed are not recorded.
     let run = || {
         remove_files(disk);
         let before = disk.statistics();

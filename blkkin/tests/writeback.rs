@@ -20,14 +20,13 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::path::Path;
 
 use blkkin_tracer::{TraceScope, TracerConfig};
 use blkkin_wire::event::{BioEvent, SyscallEvent};
 use blkkin_wire::ids::{Pid, SpanId};
 use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WritebackReason, WriterEvidence};
 
-use support::disk::Disk;
+use support::disk::{Disk, sync};
 use support::gated_process::GatedProcess;
 use support::memory_limit::MemoryLimit;
 use support::missed_ends::until_complete;
@@ -81,7 +80,7 @@ fn each_sector_is_from_a_named_writer_under_memory_pressure() {
 fn sectors_are_from_named_writers(disk: &Disk, limit: Option<&MemoryLimit>) -> Recording {
     let folder = disk.mount_point();
     let mut pids = Vec::new();
-    // The bio that carried a sector last must not be one whose end the kernel did not show.
+    // The bio that carried a sector last must not be one whose end was missed.
     let recording = until_complete(|| {
         writers::remove_files(&folder);
         let mut processes: Vec<GatedProcess> =
@@ -102,13 +101,6 @@ fn sectors_are_from_named_writers(disk: &Disk, limit: Option<&MemoryLimit>) -> R
     assert!(checked.not_named * 1_000 <= checked.sectors, "{checked:?}");
     assert!(checked.late * 20 <= checked.sectors, "{checked:?}");
     recording
-}
-
-/// Writes everything back; workers submit it.
-fn sync(folder: &Path) {
-    let file = File::open(folder).unwrap();
-    // SAFETY: passes a number only.
-    assert_eq!(unsafe { libc::syncfs(file.as_raw_fd()) }, 0);
 }
 
 /// The writes of all writers.

@@ -22,6 +22,11 @@ const DISK_VARIABLE: &str = "BLKKIN_TEST_DISK";
 /// File of a loop device on the disk.
 const UPPER: &str = "upper.img";
 
+/// Writes all data of a file system back; workers of the kernel submit it.
+pub(crate) fn sync(folder: &Path) {
+    rustix::fs::syncfs(File::open(folder).unwrap()).unwrap();
+}
+
 /// The disk; removed when dropped.
 pub(crate) struct Disk {
     folder: PathBuf,

@@ -57,9 +57,8 @@ pub(crate) fn cold_file(path: &Path, pages: usize) -> File {
 /// Removes the file's pages from memory.
 pub(crate) fn make_cold(file: &File) {
     // The whole file system: a later journal commit would be in the middle of the recording.
+    rustix::fs::syncfs(file).unwrap();
     // SAFETY: passes numbers only.
-    assert_eq!(unsafe { libc::syncfs(file.as_raw_fd()) }, 0);
-    // SAFETY: as above.
     let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     assert_eq!(result, 0);
 }
