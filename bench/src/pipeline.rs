@@ -113,7 +113,7 @@ pub fn run(calls: u64, last: Stage, meter: &mut impl Meter) -> Sizes {
     let mut report = Report::new(ReportConfig::new(MonotonicNs(0)));
     let mut sizes = Sizes::default();
     let (mut entries, mut n, mut sequence) = (Entries::names(), 0, 0);
-    let (mut traces, mut json) = (Vec::new(), Vec::new());
+    let (mut traces, mut exported) = (Vec::new(), Exported::default());
     while n < calls {
         while entries.len() < BATCH && n < calls {
             n += 1;
@@ -130,15 +130,23 @@ pub fn run(calls: u64, last: Stage, meter: &mut impl Meter) -> Sizes {
                 sizes.traces += meter.stage(Stage::Join, || stage_join(&mut joiner, batch, collected));
             }
         }
-        after_join(last, meter, &mut report, &traces, &mut json, &mut sizes);
+        after_join(last, meter, &mut report, &traces, &mut exported, &mut sizes);
         traces.clear();
         entries = Entries::default();
         sequence += 1;
     }
     joiner.finish(&mut traces);
     sizes.traces += traces.len() as u64;
-    after_join(last, meter, &mut report, &traces, &mut json, &mut sizes);
+    after_join(last, meter, &mut report, &traces, &mut exported, &mut sizes);
     sizes
+}
+
+/// Output of the last stages for one batch. Its memory is used again for the next batch: no stage is
+/// charged for a list that grows.
+#[derive(Default)]
+struct Exported {
+    spans: Vec<Span>,
+    json: Vec<u8>,
 }
 
 fn after_join(
@@ -146,18 +154,20 @@ fn after_join(
     meter: &mut impl Meter,
     report: &mut Report,
     traces: &[Trace],
-    json: &mut Vec<u8>,
+    exported: &mut Exported,
     sizes: &mut Sizes,
 ) {
     if last >= Stage::Report {
         meter.stage(Stage::Report, || stage_report(report, traces));
     }
     if last >= Stage::Spans {
-        let spans = meter.stage(Stage::Spans, || stage_spans(traces));
+        let Exported { spans, json } = exported;
+        spans.clear();
+        meter.stage(Stage::Spans, || stage_spans(traces, spans));
         sizes.spans += spans.len() as u64;
         if last >= Stage::Encode {
             json.clear();
-            meter.stage(Stage::Encode, || stage_encode(&spans, json));
+            meter.stage(Stage::Encode, || stage_encode(spans, json));
             sizes.json_bytes += json.len() as u64;
         }
     }
@@ -204,8 +214,8 @@ pub fn stage_report(report: &mut Report, traces: &[Trace]) {
 
 /// Converts traces to spans.
 #[inline(never)]
-pub fn stage_spans(traces: &[Trace]) -> Vec<Span> {
-    traces.iter().flat_map(spans_of).collect()
+pub fn stage_spans(traces: &[Trace], out: &mut Vec<Span>) {
+    traces.iter().for_each(|trace| out.extend(spans_of(trace)))
 }
 
 /// Appends spans as JSON.

@@ -25,8 +25,8 @@ pub(super) fn add(placement: &SpanPlacement<'_>, event: &DaemonSpanEvent, spans:
             AnnotationValue::Event => {
                 span.annotations.push((placement.anchor.wallclock(*at), key.to_string().into()))
             }
-            AnnotationValue::Text(text) => tags.application_text(key, text),
-            AnnotationValue::Number(number) => tags.application_number(key, *number),
+            AnnotationValue::Text(text) => tags.application_text(key.to_string(), text),
+            AnnotationValue::Number(number) => tags.application_number(key.to_string(), *number),
         }
     }
     // 0: the pid in the initial pid namespace is unknown.

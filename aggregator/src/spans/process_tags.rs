@@ -34,10 +34,10 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
 fn application_tags(trace: &Trace, tags: &mut Tags) {
     let Some(process) = &trace.names.process else { return };
     for Attribute { key, value } in &process.attributes {
-        let key = format!("app.{key}");
+        let key = ["app.", key].concat();
         match value {
-            AttributeValue::Text(text) => tags.application_text(&key, text),
-            AttributeValue::Number(number) => tags.application_number(&key, *number),
+            AttributeValue::Text(text) => tags.application_text(key, text),
+            AttributeValue::Number(number) => tags.application_number(key, *number),
         }
     }
     tags.count("blkkin.app.dropped_attributes_count", process.dropped_attributes_count);
@@ -47,7 +47,7 @@ fn application_tags(trace: &Trace, tags: &mut Tags) {
 pub(super) fn thread_tags(trace: &Trace, tags: &mut Tags) {
     let Some(resolved) = thread_attributes::resolve(trace) else { return };
     for (name, value) in resolved.values {
-        tags.application_text(&format!("app_thread.{name}"), value);
+        tags.application_text(["app_thread.", name].concat(), value);
     }
     tags.count("blkkin.app_thread.dropped_attributes_count", resolved.dropped_attributes_count);
     tags.count("blkkin.app_thread.bytes_unread", resolved.bytes_unread);

@@ -30,13 +30,13 @@ impl Tags {
     }
 
     /// Adds a text of an application or daemon.
-    pub(super) fn application_text(&mut self, key: &str, value: &str) {
-        self.0.push((key.to_owned().into(), TagValue::Text(Cow::Owned(value.to_owned()))));
+    pub(super) fn application_text(&mut self, key: String, value: &str) {
+        self.0.push((key.into(), TagValue::Text(Cow::Owned(value.to_owned()))));
     }
 
     /// Adds a number of an application or daemon.
-    pub(super) fn application_number(&mut self, key: &str, value: i64) {
-        self.0.push((key.to_owned().into(), TagValue::Number(value)));
+    pub(super) fn application_number(&mut self, key: String, value: i64) {
+        self.0.push((key.into(), TagValue::Number(value)));
     }
 
     pub(super) fn shared(&mut self, key: &'static str, value: &Arc<str>) {
