@@ -25,7 +25,8 @@ const OPTIONAL: &[(&str, &[&str])] = &[
             "fault_events",
         ],
     ),
-    ("SourceStats", &["page_origins", "faults"]),
+    ("SourceStats", &["page_origins", "faults", "waits"]),
+    ("CallWaits", &["holder"]),
     ("CrashedRun", &["fired", "dropped", "read", "persisted", "unacknowledged"]),
 ];
 

@@ -143,7 +143,6 @@ pub(crate) fn fsync_call(span: u64, (enter, exit): (u64, u64), tid: u32) -> Sysc
         outcome: SyscallOutcome::Returned(0),
         file: Some(open_file(3, 12)),
         sleeps: 1,
-        cpu_wait: None,
         sync_tid: Some(tid),
         ..call(span, enter, exit)
     }

@@ -8,7 +8,7 @@
 //! In the order of an operation's life:
 //!
 //! - `syscall` records system calls; `task` decides which tasks are traced and reads their thread
-//!   contexts; `file` identifies the files they use.
+//!   contexts; `file` identifies the files they use. `task::wait` measures what they wait for.
 //! - `async_io` makes spans of the requests of io_uring and libaio.
 //! - `block` tracks bios and requests; `journal` records jbd2 commits, which serve fsyncs of
 //!   several tasks.
@@ -38,9 +38,15 @@ use blkkin_probe_abi::settings::Program;
 use block::{bio, legacy_request, request};
 use core::ffi::c_void;
 use runtime::arguments::{ArgArray, ArgRegisters, Arguments};
+use runtime::layout::offset;
 use runtime::percpu::PerCpuState;
 use runtime::read::{DirectLoad, Pointer, ProbeRead};
-use task::{fork, page_fault};
+use task::{fork, page_fault, wait};
+
+/// Position of the pause among the arguments of balance_dirty_pages: where it has 8, and where it has
+/// 12 as in Linux 6.1.
+const PAUSE_ARGUMENT: u32 = 6;
+const PAUSE_ARGUMENT_BEFORE: u32 = 10;
 
 /// Returns the `n`th argument of a tracepoint: tp_btf and raw_tp both pass an array of words.
 #[inline(always)]
@@ -172,6 +178,23 @@ hook!("writeback_start", writeback_start_btf, writeback_start_raw, |c, Read| {
 });
 hook!("writeback_written", writeback_end_btf, writeback_end_raw, |_c, Read| {
     block::pages::worker_reason::<Read>(None)
+});
+hook!("contention_begin", lock_begin_btf, lock_begin_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    wait::lock_begin(word(c, 0), word(c, 1) as u32)
+});
+hook!("contention_end", lock_end_btf, lock_end_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    wait::lock_end(word(c, 0))
+});
+hook!("balance_dirty_pages", dirty_pause_btf, dirty_pause_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    // The verifier allows only constant positions; the branch is one for it.
+    match offset!(dirty_pause_argument) {
+        PAUSE_ARGUMENT => wait::pause(word(c, PAUSE_ARGUMENT as usize) as i64),
+        PAUSE_ARGUMENT_BEFORE => wait::pause(word(c, PAUSE_ARGUMENT_BEFORE as usize) as i64),
+        _ => {}
+    }
 });
 hook!("sched_process_exec", task_exec_btf, task_exec_raw, |_c, Read| {
     let _: core::marker::PhantomData<Read>;

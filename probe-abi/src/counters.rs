@@ -119,9 +119,13 @@ pub const ASYNC_FILTERED: usize = ASYNC_DROPPED + 1;
 /// Submissions not traced because their set of the table was full. Their bios belong to the system
 /// call.
 pub const ASYNC_UNTRACKED: usize = ASYNC_FILTERED + 1;
+/// Records of a system call's waits due.
+pub const WAITS_FIRED: usize = ASYNC_UNTRACKED + 1;
+/// Records of a system call's waits for which the ring had no room.
+pub const WAITS_DROPPED: usize = WAITS_FIRED + 1;
 
 /// Number of counters.
-pub const COUNTERS: usize = ASYNC_UNTRACKED + 1;
+pub const COUNTERS: usize = WAITS_DROPPED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then the state that only the
 /// eBPF side uses.

@@ -52,13 +52,18 @@ layout! {
     /// struct css_set, cgroup, kernfs_node
     css_set_dfl_cgrp, cgroup_kn, kernfs_id,
     /// struct mm_struct
-    mm_exe_file, mm_start_stack, mm_start_code,
+    mm_exe_file, mm_start_stack, mm_start_code, mm_lock,
     /// struct files_struct, fdtable
     files_fdt, files_fdtab, files_fd_array, fdtable_max_fds, fdtable_fd,
     /// struct file
     file_inode, file_pos, file_flags, file_dentry, file_mnt, file_private_data,
     /// struct inode
-    inode_sb, inode_ino, inode_generation, inode_mode, inode_rdev,
+    inode_sb, inode_ino, inode_generation, inode_mode, inode_rdev, inode_lock, inode_invalidate_lock,
+    /// owner of struct rw_semaphore and struct mutex
+    rwsem_owner, mutex_owner,
+    /// argument of the tracepoint balance_dirty_pages that has the pause in ticks: a number, not an
+    /// offset
+    dirty_pause_argument,
     /// struct super_block, file_system_type
     sb_dev, sb_type, fstype_name,
     /// struct dentry

@@ -29,6 +29,7 @@ pub mod layout;
 pub mod record;
 pub mod settings;
 pub mod usdt;
+pub mod wait;
 
 /// Maximum number of CPUs for which rings and counters exist. Linux's default configuration for
 /// distributions allows up to 8192, but an array of maps of that size wastes memory.

@@ -57,7 +57,7 @@ pub const TAG_USDT: u8 = 11;
 pub const TAG_BIO_PAGES: u8 = 12;
 /// Asynchronous I/O that completed: an io_uring request or a libaio iocb.
 pub const TAG_ASYNC_IO: u8 = 13;
-// Tags 14 and 15 are in `fault`.
+// Tags 14 and 15 are in `fault`, tag 16 in `wait`.
 
 /// File under one of its paths. The inode's identity is exact while the file exists and, by
 /// `generation`, after its inode number is reused. All zero: no file.
@@ -112,6 +112,10 @@ pub const SYSCALL_HAS_ATTRIBUTES: u16 = 1 << 10;
 /// The system call is a write to a file that is not open for direct I/O: it may make pages of the
 /// file's page cache dirty.
 pub const SYSCALL_WRITES_PAGE_CACHE: u16 = 1 << 11;
+
+/// A [`WaitsRecord`](crate::wait::WaitsRecord) of the system call precedes this record, unless its
+/// ring was full.
+pub const SYSCALL_HAS_WAITS: u16 = 1 << 12;
 
 /// Maximum bytes of a path argument, including its NUL. A path may be 4096 bytes long (PATH_MAX,
 /// include/uapi/linux/limits.h); longer than 256 is rare, and the record flags the truncation.

@@ -83,8 +83,8 @@ pub struct Settings {
     pub contexts: u32,
     /// 1: asynchronous I/O is traced.
     pub async_io: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// ns of one tick of the kernel's timer (TICK_NSEC).
+    pub tick_ns: u32,
     /// Operations of io_uring that are traced: bit n is operation n (`IORING_OP_*`).
     pub async_operations: u64,
     /// Process ids, any of which matches.

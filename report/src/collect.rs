@@ -24,4 +24,5 @@ pub mod latency;
 pub mod layers;
 pub mod slowest;
 pub mod totals;
+pub mod waits;
 pub mod written_by;

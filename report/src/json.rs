@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use blkkin_aggregator::latency;
 use blkkin_aggregator::trace::thread_attributes;
 use blkkin_aggregator::trace::{Root, Trace};
+use blkkin_wire::call_waits::LongestWait;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallOutcome;
 use serde_json::{Map, Value, json};
@@ -21,10 +22,11 @@ use crate::collect::files::{self, FileRow};
 use crate::collect::latency::Latency;
 use crate::collect::layers::Layer;
 use crate::collect::totals::Totals;
+use crate::collect::waits::WaitKey;
 use crate::collect::written_by::NamedRow;
 use crate::losses::Losses;
 use crate::report::Report;
-use crate::view::{FILES_SHOWN, WRITERS_SHOWN};
+use crate::view::{FILES_SHOWN, WAITS_SHOWN, WRITERS_SHOWN};
 use crate::waterfall::async_io;
 use crate::waterfall::heading::invocation;
 
@@ -40,6 +42,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "files": files(report),
         "kernel": kernel(report),
         "written_by": written_by(report),
+        "waits": waits(report),
         "slowest_operations": daemon_spans::slowest(report),
         "slowest": report.slowest.traces().iter().map(|trace| storage_operation(report, trace)).collect::<Vec<_>>(),
         "in_flight": final_state::in_flight(report),
@@ -207,6 +210,23 @@ fn written_by(report: &Report) -> Value {
     })
 }
 
+fn waits(report: &Report) -> Value {
+    let shown = report.waits.by_time(WAITS_SHOWN);
+    let row = |(key, times): &(&WaitKey, &Latency)| {
+        let ns = |time: Option<DurationNs>| json!(time.map(|time| time.0));
+        json!({
+            "program": &*key.program,
+            "for": key.kind.name(),
+            "holder": key.holder.as_deref(),
+            "calls": times.count(),
+            "total_ns": times.total().0,
+            "p50_ns": ns(times.quantile(0.5)),
+            "max_ns": ns(times.max()),
+        })
+    };
+    json!({ "rows": shown.iter().map(row).collect::<Vec<_>>(), "count": report.waits.count() })
+}
+
 /// Returns the bytes that a disk counted itself, and those of each cause.
 fn explained(row: &CoverageRow) -> Value {
     let mut fields = fields([
@@ -249,11 +269,26 @@ fn storage_operation(report: &Report, trace: &Trace) -> Value {
         "commits": trace.waited_for.len(),
         "page_origins": page_origins::of(trace),
         "cpu_wait_ns": breakdown.cpu.0,
+        "lock_wait_ns": breakdown.locks.0,
+        "throttled_ns": breakdown.throttled.0,
+        "longest_wait": call.and_then(|call| Some(longest_wait(&call.waits.as_ref()?.longest))),
         "file_system_ns": breakdown.file_system.0,
         "journal_ns": breakdown.journal.0,
         "block_queue_ns": breakdown.block.0,
         "device_ns": breakdown.device.0,
         "unaccounted_ns": breakdown.unaccounted.0,
+    })
+}
+
+fn longest_wait(longest: &LongestWait) -> Value {
+    json!({
+        "for": longest.kind.name(),
+        "duration_ns": longest.time.0,
+        "holder": longest.holder.as_ref().map(|holder| json!({
+            "comm": &*holder.comm,
+            "pid": holder.pid.0,
+            "tid": holder.tid.0,
+        })),
     })
 }
 
@@ -269,6 +304,7 @@ fn losses(losses: &Losses) -> Value {
         "commits_dropped": losses.commits_dropped,
         "names_dropped": losses.names_dropped,
         "faults_dropped": losses.faults_dropped,
+        "waits_dropped": losses.waits_dropped,
         "page_origins_dropped": losses.page_origins_dropped,
         "dirty_writes_evicted": losses.dirty_writes_evicted,
         "ends_missed": losses.ends_missed,

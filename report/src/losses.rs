@@ -25,6 +25,8 @@ pub struct Losses {
     pub names_dropped: u64,
     /// Page fault records dropped because a ring was full.
     pub faults_dropped: u64,
+    /// Records of what calls waited for, dropped because a ring was full.
+    pub waits_dropped: u64,
     /// Bios and requests whose end no program observed.
     pub ends_missed: u64,
     /// Bios and requests for which an eBPF table was full.
@@ -108,8 +110,8 @@ pub struct ContextStats {
 
 impl From<&SourceStats> for Losses {
     fn from(stats: &SourceStats) -> Self {
-        let SourceStats { calls, bios, requests, commits, names, page_origins, faults, .. } = stats;
-        let kinds = [calls, bios, requests, commits, names, page_origins, faults];
+        let SourceStats { calls, bios, requests, commits, names, page_origins, faults, waits, .. } = stats;
+        let kinds = [calls, bios, requests, commits, names, page_origins, faults, waits];
         let sum = |of: fn(&RecordStats) -> u64| kinds.into_iter().map(of).sum();
         Losses {
             fired: sum(|records| records.fired),
@@ -122,6 +124,7 @@ impl From<&SourceStats> for Losses {
             page_origins_dropped: stats.page_origins.dropped,
             dirty_writes_evicted: stats.dirty_writes_evicted,
             faults_dropped: stats.faults.dropped,
+            waits_dropped: stats.waits.dropped,
             ends_missed: stats.ends_missed,
             untracked: stats.untracked,
             tasks_missed: stats.tasks_missed,
@@ -165,6 +168,7 @@ impl Losses {
             + self.names_dropped
             + self.page_origins_dropped
             + self.faults_dropped
+            + self.waits_dropped
     }
 
     /// Returns the sum of all losses.
@@ -188,6 +192,7 @@ impl Losses {
             ("origins of pages dropped (ring full)", self.page_origins_dropped),
             ("writers of dirty data forgotten (table full)", self.dirty_writes_evicted),
             ("page faults dropped (ring full)", self.faults_dropped),
+            ("waits of calls dropped (ring full)", self.waits_dropped),
             ("bio or request ends missed", self.ends_missed),
             ("bios or requests untracked (kernel table full)", self.untracked),
             ("tasks missed", self.tasks_missed),

@@ -17,6 +17,7 @@ use crate::collect::kernel::Kernel;
 use crate::collect::layers::Layers;
 use crate::collect::slowest::Slowest;
 use crate::collect::totals::Totals;
+use crate::collect::waits::Waits;
 use crate::collect::written_by::WrittenBy;
 use crate::progress::Progress;
 
@@ -58,6 +59,7 @@ pub struct Report {
     pub(crate) files: Files,
     pub(crate) kernel: Kernel,
     pub(crate) written_by: WrittenBy,
+    pub(crate) waits: Waits,
     pub(crate) daemon_spans: SlowestDaemonSpans,
     pub(crate) slowest: Slowest,
     pub(crate) final_state: FinalState,
@@ -79,6 +81,7 @@ impl Report {
             files: Files::default(),
             kernel: Kernel::default(),
             written_by: WrittenBy::default(),
+            waits: Waits::default(),
             daemon_spans,
             slowest,
             final_state: FinalState::default(),
@@ -96,6 +99,7 @@ impl Report {
         self.files.add(classified);
         self.kernel.add(trace);
         self.written_by.add(trace);
+        self.waits.add(classified);
         self.slowest.add(classified);
         self.daemon_spans.add(trace);
     }

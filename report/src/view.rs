@@ -1,4 +1,4 @@
-//! The text page: totals, layers, calls, devices, files, kernel work, writers, the slowest
+//! The text page: totals, layers, calls, devices, files, kernel work, writers, waits, the slowest
 //! operations, the state at the end of tracing, the explained share of each disk, and the losses.
 
 mod calls;
@@ -12,6 +12,7 @@ mod kernel;
 mod layers;
 mod losses;
 mod slowest;
+mod waits;
 mod written_by;
 
 use crate::losses::Losses;
@@ -25,6 +26,7 @@ use blkkin_wire::clock::DurationNs;
 
 pub(crate) use files::FILES_SHOWN;
 pub(crate) use final_state::device_name;
+pub(crate) use waits::WAITS_SHOWN;
 pub(crate) use written_by::WRITERS_SHOWN;
 
 /// Renders the whole page.
@@ -38,6 +40,7 @@ pub(crate) fn page(report: &Report, losses: &Losses, style: &Style) -> String {
         files::lines(report, columns),
         kernel::lines(report, columns),
         written_by::lines(report, columns),
+        waits::lines(report, columns),
         daemon_spans::lines(report, columns),
         slowest::lines(report, columns),
         final_state::lines(report, columns),

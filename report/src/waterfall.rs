@@ -19,3 +19,4 @@ mod page_origin;
 pub mod row;
 pub mod summary;
 pub mod tree;
+mod waits;

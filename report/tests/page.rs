@@ -68,6 +68,20 @@ fn daemon_spans_at_80_and_100_columns() {
 }
 
 #[test]
+fn waits_at_80_and_100_columns() {
+    let report = common::report(&common::waits());
+    golden("waits-80.txt", &report.render(&style(80), &common::no_losses()));
+    golden("waits-100.txt", &report.render(&style(100), &common::no_losses()));
+    golden_json("waits.json", &report.to_json(&common::no_losses()));
+    for width in 60..=160 {
+        for line in report.render(&style(width), &common::no_losses()).lines() {
+            assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
+            assert_eq!(line, line.trim_end());
+        }
+    }
+}
+
+#[test]
 fn write_back_at_80_and_100_columns() {
     let report = common::report(&common::write_back::all_kinds());
     golden("write-back-80.txt", &report.render(&style(80), &common::no_losses()));

@@ -40,6 +40,15 @@ fn claimed() -> Option<DurationNs> {
     disciplined.then(|| DurationNs(u64::try_from(clock.maxerror).unwrap_or(0) * 1_000))
 }
 
+/// Returns the ns of one tick of the kernel's timer: the resolution of CLOCK_MONOTONIC_COARSE is
+/// TICK_NSEC (kernel/time/posix-timers.c).
+pub(crate) fn tick_ns() -> u32 {
+    let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `tick` is writable; the clock exists since Linux 2.6.32.
+    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut tick) };
+    tick.tv_nsec as u32
+}
+
 /// Reads CLOCK_MONOTONIC, the clock of the records (bpf_ktime_get_ns).
 pub fn now() -> MonotonicNs {
     MonotonicNs(read_clock(libc::CLOCK_MONOTONIC))

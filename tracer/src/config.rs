@@ -177,7 +177,7 @@ impl TracerConfig {
             stacked: 0,
             contexts: self.contexts_bits(),
             async_io: self.traces_async_io().into(),
-            reserved: 0,
+            tick_ns: 0,
             async_operations: async_io::traced_operations(),
             pointer_steps: [PointerStep::default(); POINTER_STEPS_MAX],
             page_completions: [PageCompletion::default(); PAGE_COMPLETIONS_MAX],

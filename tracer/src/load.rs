@@ -36,6 +36,7 @@ use crate::attach::req_op::ReqOpTable;
 use crate::attach::symbols::{KernelSymbol, Symbols};
 use crate::attach::{OBJECT, kernel};
 use crate::aya_error::{error_chain, missing_map};
+use crate::clock;
 use crate::config::{TraceScope, TracerConfig};
 use crate::enrich::contexts::config::ContextConfig;
 use crate::enrich::contexts::policy::ContextPolicy;
@@ -505,6 +506,7 @@ fn kernel_settings(settings: Settings, types: &KernelTypes) -> Settings {
         pointer_steps: steps,
         page_completions: page_completions::resolve(&symbols),
         btrfs_direct_end_io: address(BTRFS_DIRECT),
+        tick_ns: clock::tick_ns(),
         ..settings
     }
 }

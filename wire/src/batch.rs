@@ -99,6 +99,8 @@ pub struct SourceStats {
     pub faults: RecordStats,
     /// Major page faults without a bio that a filter dropped.
     pub faults_filtered: u64,
+    /// Records of what calls waited for.
+    pub waits: RecordStats,
 }
 
 /// Record counters of one kind: fired = recorded + dropped. The record of a pair counts as a bio
@@ -123,8 +125,11 @@ impl RecordStats {
 impl SourceStats {
     /// Returns the number of records and events that are known to be lost.
     pub fn lost(&self) -> u64 {
-        let SourceStats { calls, bios, requests, commits, names, page_origins, faults, .. } = self;
-        [calls, bios, requests, commits, names, page_origins, faults].iter().map(|a| a.dropped).sum::<u64>()
+        let SourceStats { calls, bios, requests, commits, names, page_origins, faults, waits, .. } = self;
+        [calls, bios, requests, commits, names, page_origins, faults, waits]
+            .iter()
+            .map(|a| a.dropped)
+            .sum::<u64>()
             + self.ends_missed
             + self.untracked
             + self.tasks_missed

@@ -18,6 +18,33 @@ impl MonotonicNs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DurationNs(pub u64);
 
+/// Duration that may be unknown, in one word: an event is moved several times. No duration has
+/// `u64::MAX` ns, which are 584 years.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OptionalNs(u64);
+
+impl OptionalNs {
+    /// Unknown duration.
+    pub const NONE: OptionalNs = OptionalNs(u64::MAX);
+
+    /// Returns the duration, if it is known.
+    pub fn get(self) -> Option<DurationNs> {
+        (self != OptionalNs::NONE).then_some(DurationNs(self.0))
+    }
+}
+
+impl From<Option<DurationNs>> for OptionalNs {
+    fn from(duration: Option<DurationNs>) -> Self {
+        duration.map_or(OptionalNs::NONE, OptionalNs::from)
+    }
+}
+
+impl From<DurationNs> for OptionalNs {
+    fn from(duration: DurationNs) -> Self {
+        OptionalNs(duration.0)
+    }
+}
+
 /// Wall clock: ns since the Unix epoch, UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WallclockNs(pub u64);

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::async_io::AsyncIoEvent;
-use crate::clock::{DurationNs, MonotonicNs};
+use crate::call_waits::CallWaits;
+use crate::clock::{MonotonicNs, OptionalNs};
 use crate::daemon_span::DaemonSpanEvent;
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
 pub use crate::op::BlockOp;
@@ -153,7 +154,7 @@ pub struct SyscallEvent {
     pub sleeps: u32,
     /// Time inside the call that the task was runnable and not running; none if the kernel does not
     /// count it.
-    pub cpu_wait: Option<DurationNs>,
+    pub cpu_wait: OptionalNs,
     /// Journal transaction that must be committed for this fsync (ext4). Whether the call waited
     /// for the commit is a rule of the join.
     pub sync_tid: Option<u32>,
@@ -166,6 +167,9 @@ pub struct SyscallEvent {
     /// True if the call may write pages of its file's page cache: a write to a file that is not
     /// open for direct I/O.
     pub writes_page_cache: bool,
+    /// Waits of the call inside the kernel; none if it did not wait. Boxed: an event is
+    /// moved several times, and few have some.
+    pub waits: Option<Box<CallWaits>>,
 }
 
 impl SyscallEvent {
@@ -187,11 +191,12 @@ impl SyscallEvent {
             paths_captured: Captured::Full,
             bios: 0,
             sleeps: 0,
-            cpu_wait: None,
+            cpu_wait: OptionalNs::NONE,
             sync_tid: None,
             context: None,
             attributes: None,
             writes_page_cache: false,
+            waits: None,
         }
     }
 }

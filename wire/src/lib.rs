@@ -19,6 +19,7 @@
 
 pub mod async_io;
 pub mod batch;
+pub mod call_waits;
 pub mod cause;
 pub mod clock;
 pub mod crash_report;

@@ -124,7 +124,7 @@ mod tests {
             }
         );
         if let Root::Call(call) = &mut call.root {
-            call.cpu_wait = Some(ns(25));
+            call.cpu_wait = ns(25).into();
         }
         let waits = daemon_span_breakdown(&client, &[&server, &call], true);
         assert_eq!(waits, DaemonSpanBreakdown { calls: ns(15), cpu: ns(25), ..found });

@@ -22,21 +22,26 @@
 //!    issue on: the time of its return is not recorded.
 //! 3. **journal**: none of these, and a commit for which the call waited is running. It is the
 //!    journal's own work, or its wait for writers that hold the transaction open.
-//! 4. **cpu**: the part of the rest for which the call's task was runnable and no CPU ran it, by
+//! 4. **locks** and **throttled**: the part of the rest for which the call waited for locks that
+//!    others held, and for which the kernel paused it because too many pages were dirty
+//!    ([`CallWaits`](blkkin_wire::call_waits::CallWaits)). Of a wait only its length is used, so a
+//!    call that waits during its own I/O has no more of it than the rest.
+//! 5. **cpu**: the part of the rest for which the call's task was runnable and no CPU ran it, by
 //!    the kernel's count (`sched_info.run_delay`). Its position within the call is not recorded.
 //!    After a sleep it follows the event that ended the sleep, so it belongs to the rest. If a call
 //!    continues while its I/O runs, it may have overlapped with that I/O, so no more than the rest
 //!    is taken.
-//! 5. The remaining time is the root's **own**. The only record of it is how often the task slept:
+//! 6. The remaining time is the root's **own**. The only record of it is how often the task slept,
+//!    without the sleeps in the waits of 4:
 //!    - A call that is not storage ([`IoKind`]: plain memory, a pipe, a file of `proc`) has no file
 //!      system to which the time could belong: **unaccounted**, asleep or not.
 //!    - A call that never slept spent it computing, in the file system, in the page cache or in the
 //!      call's own code. This is proved for every call on storage: **file_system**.
 //!    - A call that slept and has I/O, all of it present: the I/O explains the sleeps, and the time
 //!      around it is the file system's way down and up: **file_system**. *Not proved*: a wait for a
-//!      lock counts here too, as no record distinguishes the two sleeps.
-//!    - A call that slept and has no I/O waited for something that is not in the trace (a lock,
-//!      data in a pipe, another task's read of the same page): **unaccounted**. *Counter-example*:
+//!      folio or for room in the journal counts here too, as no record distinguishes the sleeps.
+//!    - A call that slept and has no I/O waited for something that is not in the trace (data
+//!      in a pipe, another task's read of the same page): **unaccounted**. *Counter-example*:
 //!      `sync()` sleeps while kernel threads write. As `file_system` it would show that ext4
 //!      computed for a second.
 //!    - A page fault with I/O, all of it present, is the same: **file_system**. A page fault without
@@ -49,6 +54,7 @@
 //! other traces into which its bios were merged. I/O that outlives the root (bios of an async call)
 //! counts up to the root's end: the breakdown is of the caller's time.
 
+use blkkin_wire::call_waits::CallWaits;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::{RequestEvent, SyscallEvent};
 
@@ -72,6 +78,10 @@ pub struct Breakdown {
     pub block: DurationNs,
     /// A commit was running that had nothing in the block layer.
     pub journal: DurationNs,
+    /// The call waited for a lock that another task held.
+    pub locks: DurationNs,
+    /// The kernel paused the call because too many pages were dirty.
+    pub throttled: DurationNs,
     /// The call's task was runnable, and no CPU ran it.
     pub cpu: DurationNs,
     /// The call's own work above the block layer.
@@ -83,7 +93,8 @@ pub struct Breakdown {
 impl Breakdown {
     /// Returns the sum, which is the root's duration.
     pub fn total(&self) -> DurationNs {
-        let all = [self.device, self.block, self.journal, self.cpu, self.file_system, self.unaccounted];
+        let Breakdown { device, block, journal, locks, throttled, cpu, file_system, unaccounted } = self;
+        let all = [device, block, journal, locks, throttled, cpu, file_system, unaccounted];
         DurationNs(all.iter().map(|part| part.0).sum())
     }
 }
@@ -104,11 +115,17 @@ pub fn breakdown_of(trace: &Trace, io_kind: IoKind) -> Breakdown {
     trace.waited_for.iter().for_each(|wait| intervals.add(wait.trace.start(), wait.trace.end()));
     let journal = intervals.take_growth();
 
-    let rest = intervals.uncovered();
-    let waited = trace.call().and_then(|call| call.cpu_wait).unwrap_or_default();
-    let cpu = waited.min(rest);
-    let rest = DurationNs(rest.0 - cpu.0);
-    let mut breakdown = Breakdown { device, block, journal, cpu, ..Breakdown::default() };
+    let mut rest = intervals.uncovered();
+    let mut take = |wanted: DurationNs| {
+        let taken = wanted.min(rest);
+        rest.0 -= taken.0;
+        taken
+    };
+    let waits = trace.call().and_then(|call| call.waits.as_deref());
+    let locks = take(waits.map(CallWaits::locks).unwrap_or_default());
+    let throttled = take(waits.map(CallWaits::paused).unwrap_or_default());
+    let cpu = take(trace.call().and_then(|call| call.cpu_wait.get()).unwrap_or_default());
+    let mut breakdown = Breakdown { device, block, journal, locks, throttled, cpu, ..Breakdown::default() };
     match root_time(trace, io_kind) {
         RootTime::FileSystem => breakdown.file_system = rest,
         RootTime::Journal => breakdown.journal.0 += rest.0,
@@ -141,7 +158,7 @@ enum RootTime {
 fn root_time(trace: &Trace, io_kind: IoKind) -> RootTime {
     match &trace.root {
         Root::Call(_) if io_kind == IoKind::NotStorage => RootTime::Unknown,
-        Root::Call(call) if call.sleeps == 0 || is_explained(call, trace) => RootTime::FileSystem,
+        Root::Call(call) if slept_only_in_waits(call) || is_explained(call, trace) => RootTime::FileSystem,
         Root::Commit(_) => RootTime::Journal,
         Root::AsyncIo if is_explained_submission(trace) => RootTime::FileSystem,
         Root::Fault(fault) if fault.bios > 0 && trace.incomplete.is_empty() => RootTime::FileSystem,
@@ -152,6 +169,11 @@ fn root_time(trace: &Trace, io_kind: IoKind) -> RootTime {
         | Root::Kernel
         | Root::Missing => RootTime::Unknown,
     }
+}
+
+/// Returns whether the call never slept but in its recorded waits.
+fn slept_only_in_waits(call: &SyscallEvent) -> bool {
+    call.sleeps <= call.waits.as_ref().map_or(0, |waits| waits.sleeps)
 }
 
 /// Returns whether the call has I/O and none of it is missing, including that of its commits.

@@ -7,6 +7,8 @@ use blkkin_wire::event::{BioEvent, RequestEvent};
 use blkkin_wire::ids::SpanId;
 use proptest::prelude::*;
 
+use blkkin_wire::call_waits::{LongestWait, WaitKind, WaitSum};
+
 use super::*;
 use crate::fixtures;
 use crate::trace::{Incomplete, MergeLink, WaitLink};
@@ -20,7 +22,8 @@ fn call_trace(times: (u64, u64), sleeps: u32, bios: &[(BioEvent, RequestEvent)])
 }
 
 fn parts(breakdown: Breakdown) -> [u64; 6] {
-    let Breakdown { device, block, journal, cpu, file_system, unaccounted } = breakdown;
+    let Breakdown { device, block, journal, locks: _, throttled: _, cpu, file_system, unaccounted } =
+        breakdown;
     [device, block, journal, cpu, file_system, unaccounted].map(|part| part.0)
 }
 
@@ -75,7 +78,7 @@ fn cpu_wait_is_a_class_of_its_own() {
     let waited = |sleeps, cpu_wait, bios: &[_]| {
         let mut trace = call_trace((10, 100), sleeps, bios);
         if let Root::Call(call) = &mut trace.root {
-            call.cpu_wait = Some(DurationNs(cpu_wait));
+            call.cpu_wait = DurationNs(cpu_wait).into();
         }
         parts(breakdown(&trace))
     };
@@ -130,8 +133,36 @@ fn a_merged_bio_has_the_time_of_its_request() {
     assert_eq!(parts(breakdown(&trace)), [40, 30, 0, 0, 20, 0]);
 }
 
-/// The definition in the module's documentation.
-fn oracle(trace: &Trace) -> [u64; 6] {
+fn with_waits(trace: &mut Trace, locks: u64, paused: u64, sleeps: u32) {
+    let sum = |kind, time| WaitSum { kind, time: DurationNs(time), count: 1 };
+    let sums = vec![sum(WaitKind::FileLock, locks), sum(WaitKind::DirtyPages, paused)];
+    let (kind, begin) = (WaitKind::FileLock, trace.start());
+    let longest = LongestWait { kind, begin, time: DurationNs(locks), holder: None };
+    if let Root::Call(call) = &mut trace.root {
+        call.waits = Some(Box::new(CallWaits { sums, longest, sleeps }));
+    }
+}
+
+#[test]
+fn waits_are_classes_of_their_own() {
+    let waited = |sleeps, waits: (u64, u64, u32), bios: &[_]| {
+        let mut trace = call_trace((10, 100), sleeps, bios);
+        with_waits(&mut trace, waits.0, waits.1, waits.2);
+        let all = breakdown(&trace);
+        assert_eq!(all.total(), trace.duration());
+        (all.locks.0, all.throttled.0, parts(all))
+    };
+    // All of its sleeps were in the waits, so the rest was computing.
+    assert_eq!(waited(2, (40, 30, 2), &[]), (40, 30, [0, 0, 0, 0, 20, 0]));
+    // One sleep was elsewhere.
+    assert_eq!(waited(3, (40, 30, 2), &[]), (40, 30, [0, 0, 0, 0, 0, 20]));
+    // 60 of its 90 ns were in the block layer and at the device: no more than the rest is taken.
+    let io = [fixtures::bio_and_request(1, 2, 3, (20, 80))];
+    assert_eq!(waited(2, (25, 30, 1), &io), (25, 5, [30, 30, 0, 0, 0, 0]));
+}
+
+/// The definition in the module's documentation. Returns the lock wait and the pauses apart.
+fn oracle(trace: &Trace) -> ([u64; 2], [u64; 6]) {
     let mut parts = [0; 6];
     let within = |from: MonotonicNs, to: MonotonicNs, now: u64| (from.0..to.0).contains(&now);
     for now in trace.start().0..trace.end().0 {
@@ -149,11 +180,21 @@ fn oracle(trace: &Trace) -> [u64; 6] {
         parts[class] += 1;
     }
     // The record does not show at which moments of the call.
-    let waited = trace.call().and_then(|call| call.cpu_wait).unwrap_or_default().0;
+    let waited = trace.call().and_then(|call| call.cpu_wait.get()).unwrap_or_default().0;
     let root_time = if parts[4] > 0 { 4 } else { 5 };
-    parts[3] = waited.min(parts[root_time]);
-    parts[root_time] -= parts[3];
-    parts
+    let waits = trace.call().and_then(|call| call.waits.as_deref());
+    let of = |kind| {
+        let sum = |waits: &CallWaits| waits.sums.iter().find(|sum| sum.kind == kind).map(|sum| sum.time.0);
+        waits.and_then(sum).unwrap_or_default()
+    };
+    let wanted = [of(WaitKind::FileLock), of(WaitKind::DirtyPages), waited];
+    let [locks, throttled, cpu] = wanted.map(|wanted| {
+        let taken = wanted.min(parts[root_time]);
+        parts[root_time] -= taken;
+        taken
+    });
+    parts[3] = cpu;
+    ([locks, throttled], parts)
 }
 
 fn bios(root: u64) -> impl Strategy<Value = Vec<(BioEvent, RequestEvent)>> {
@@ -183,11 +224,15 @@ proptest! {
         (start, span) in (0_u64..100, 0_u64..80),
         waits in any::<bool>(),
         cpu_wait in proptest::option::of(0_u64..150),
+        own_waits in proptest::option::of((0_u64..60, 0_u64..60, 0_u32..2)),
         kind in 0_u8..3,
     ) {
         let mut trace = call_trace((enter, enter + length), sleeps, &root_time);
         if let Root::Call(call) = &mut trace.root {
-            call.cpu_wait = cpu_wait.map(DurationNs);
+            call.cpu_wait = cpu_wait.map(DurationNs).into();
+        }
+        if let Some((locks, paused, sleeps)) = own_waits {
+            with_waits(&mut trace, locks, paused, sleeps);
         }
         let commit = commit_trace((start, start + span), &others);
         match kind {
@@ -198,6 +243,7 @@ proptest! {
         }
         let breakdown = breakdown(&trace);
         prop_assert_eq!(breakdown.total(), trace.duration());
-        prop_assert_eq!(parts(breakdown), oracle(&trace));
+        let waits = [breakdown.locks.0, breakdown.throttled.0];
+        prop_assert_eq!((waits, parts(breakdown)), oracle(&trace));
     }
 }

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use blkkin_wire::call_waits::LongestWait;
 use blkkin_wire::event::{Captured, ContextSource, OpenFile, SyscallEvent, SyscallOutcome};
 use blkkin_wire::ids::SpanId;
 use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
@@ -161,11 +162,28 @@ fn time_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
     tags.duration("blkkin.device.ns", parts.device);
     tags.duration("blkkin.block.ns", parts.block);
     tags.duration("blkkin.journal.ns", parts.journal);
+    tags.duration("blkkin.lock_wait.ns", parts.locks);
+    tags.duration("blkkin.throttled.ns", parts.throttled);
     tags.duration("blkkin.cpu_wait.ns", parts.cpu);
     tags.duration("blkkin.file_system.ns", parts.file_system);
     tags.duration("blkkin.unaccounted.ns", parts.unaccounted);
     tags.number("blkkin.sleeps", call.sleeps);
+    if let Some(waits) = &call.waits {
+        longest_wait_tags(&waits.longest, tags);
+    }
     tags.maybe("blkkin.journal.transaction", call.sync_tid);
+}
+
+/// Adds the longest wait of the call, and the task that held the lock.
+fn longest_wait_tags(longest: &LongestWait, tags: &mut Tags) {
+    tags.text("blkkin.wait.longest", longest.kind.name());
+    tags.number("blkkin.wait.longest.start.ns", longest.begin.0);
+    tags.number("blkkin.wait.longest.duration.ns", longest.time.0);
+    if let Some(holder) = &longest.holder {
+        tags.shared("blkkin.wait.holder.thread.name", &holder.comm);
+        tags.number("blkkin.wait.holder.pid", holder.pid.0);
+        tags.number("blkkin.wait.holder.thread.id", holder.tid.0);
+    }
 }
 
 /// Returns the link to the trace in which the commit is shown.

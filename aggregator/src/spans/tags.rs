@@ -11,7 +11,7 @@ use blkkin_wire::span::TagValue;
 pub(super) struct Tags(pub(super) Vec<(Cow<'static, str>, TagValue)>);
 
 impl Tags {
-    /// Creates tags with room for a call on a file, which has 24.
+    /// Creates tags with room for a call on a file, which has 24, and 6 more if it waited.
     pub(super) fn of_a_call() -> Self {
         Tags(Vec::with_capacity(28))
     }

@@ -135,7 +135,7 @@ fn request(node: u64, n: u64, exit: u64, events: &mut Vec<LayerEvent>) {
         file: Some(OpenFile { fd: Fd(3), file: FILE, position_before: None, position_after: None }),
         bios: 1,
         sleeps: 1,
-        cpu_wait: Some(DurationNs(n % 1_000)),
+        cpu_wait: DurationNs(n % 1_000).into(),
         ..SyscallEvent::bare(
             root,
             TASK,

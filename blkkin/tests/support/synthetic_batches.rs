@@ -78,7 +78,7 @@ fn call(node: u64, n: u64, events: &mut Vec<LayerEvent>, late: &mut Vec<LayerEve
         file: Some(OpenFile { fd: Fd(3), file: FILE, position_before: None, position_after: None }),
         bios,
         sleeps: bios,
-        cpu_wait: Some(DurationNs(n % 100)),
+        cpu_wait: DurationNs(n % 100).into(),
         ..SyscallEvent::bare(
             root,
             TASK,

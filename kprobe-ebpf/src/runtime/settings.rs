@@ -37,7 +37,7 @@ const EMPTY: Settings = Settings {
     stacked: 0,
     contexts: 0,
     async_io: 0,
-    reserved: 0,
+    tick_ns: 0,
     async_operations: 0,
     pids: [0; FILTERS_MAX],
     tids: [0; FILTERS_MAX],

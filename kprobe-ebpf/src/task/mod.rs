@@ -8,6 +8,7 @@
 //! - `filter`, `metadata`: the filters of TRACE_ALL, and comm, user and cgroup of a task
 //! - `attributes`, `thread_context`: the OpenTelemetry context of a thread
 //! - `page_writes`: how many write calls are open by file
+//! - `wait`: what the open system call waited for
 //! - `open_syscall`, `page_fault`: the record of the system call or the page fault that is open in
 //!   a task
 //! - `fork`: inheritance across fork, exec and exit
@@ -31,6 +32,7 @@ pub mod page_fault;
 pub mod page_writes;
 pub mod storage;
 pub mod thread_context;
+pub mod wait;
 
 /// Returns the state of the current task, with up-to-date metadata, if its system calls are
 /// recorded.

@@ -4,6 +4,7 @@
 use super::attributes;
 use super::page_writes;
 use super::storage::TaskState;
+use super::wait;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::ring;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
@@ -24,6 +25,7 @@ pub fn abandon(percpu: &mut PerCpuState, state: &mut TaskState) {
 
 #[inline(always)]
 pub fn write(percpu: &mut PerCpuState, state: &mut TaskState, now: u64) {
+    wait::write(percpu, state, now);
     let flags = state.record.header.flags;
     if flags & SYSCALL_PATH_TRUNCATED != 0 {
         percpu.count(SYSCALLS_TRUNCATED);

@@ -15,6 +15,7 @@ use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_ge
 use blkkin_probe_abi::context::{ATTRIBUTES_MAX, ContextHead};
 use blkkin_probe_abi::fault::FaultRecord;
 use blkkin_probe_abi::record::{PATH_ARG_MAX, SyscallRecord};
+use blkkin_probe_abi::wait::WaitsRecord;
 
 /// Bytes of a system call record's tail: two paths, each with one byte to detect truncation; then a
 /// context head with its attributes, aligned to 8 (the verifier only knows that the padding is less
@@ -23,6 +24,27 @@ pub const TAIL: usize = PATHS + 8 + size_of::<ContextHead>() + ATTRIBUTES_MAX.ne
 
 /// Bytes of the tail for paths, or a second file.
 pub const PATHS: usize = 2 * (PATH_ARG_MAX + 8);
+
+/// Wait for a lock that has not ended.
+#[repr(C)]
+pub struct OpenWait {
+    /// Address of the lock; 0: no wait is open.
+    pub lock: u64,
+    /// CLOCK_MONOTONIC at the begin.
+    pub begin_ns: u64,
+    /// `sched_info.run_delay` at the begin.
+    pub run_delay: u64,
+    /// `nvcsw` at the begin.
+    pub sleeps: u32,
+    /// `WAIT_*`.
+    pub kind: u32,
+    /// Process that held the lock at the begin.
+    pub holder_pid: u32,
+    /// Thread of that process; 0: the holder is unknown.
+    pub holder_tid: u32,
+    /// comm of that thread.
+    pub holder_comm: [u64; 2],
+}
 
 /// State of a task. `flags` comes first: user space marks a task by writing it.
 #[repr(C)]
@@ -93,6 +115,10 @@ pub struct TaskState {
     pub fault: FaultRecord,
     /// Address of the context record, read from the slot.
     pub head_address: u64,
+    /// Lock that the task waits for.
+    pub wait: OpenWait,
+    /// Waits of the open system call. Valid with SYSCALL_HAS_WAITS.
+    pub waits: WaitsRecord,
     /// Context head at the entry of the open system call.
     pub head: ContextHead,
     /// Record of the open system call, filled at entry, written at return.

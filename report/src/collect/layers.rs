@@ -22,6 +22,10 @@ pub enum Layer {
     Queue,
     /// At the device.
     Device,
+    /// Waiting for a lock that another task held.
+    Locks,
+    /// Paused because too many pages were dirty.
+    Throttled,
     /// Runnable, waiting for a CPU.
     Cpu,
     /// Time that no other layer explains.
@@ -30,12 +34,14 @@ pub enum Layer {
 
 impl Layer {
     /// Layers in flow order.
-    pub const ALL: [Layer; 7] = [
+    pub const ALL: [Layer; 9] = [
         Layer::Calls,
         Layer::FileSystem,
         Layer::Journal,
         Layer::Queue,
         Layer::Device,
+        Layer::Locks,
+        Layer::Throttled,
         Layer::Cpu,
         Layer::Unaccounted,
     ];
@@ -48,6 +54,8 @@ impl Layer {
             Layer::Journal => "journal",
             Layer::Queue => "block queue",
             Layer::Device => "device",
+            Layer::Locks => "lock wait",
+            Layer::Throttled => "throttled",
             Layer::Cpu => "CPU wait",
             Layer::Unaccounted => "unaccounted",
         }
@@ -81,6 +89,8 @@ impl Layers {
         self.add_time(Layer::Journal, breakdown.journal);
         self.add_time(Layer::Queue, breakdown.block);
         self.add_time(Layer::Device, breakdown.device);
+        self.add_time(Layer::Locks, breakdown.locks);
+        self.add_time(Layer::Throttled, breakdown.throttled);
         self.add_time(Layer::Cpu, breakdown.cpu);
         self.add_time(Layer::Unaccounted, breakdown.unaccounted);
         self.add_bytes(Layer::Calls, moved_bytes(call));

@@ -9,7 +9,7 @@ use crate::text::table::{Column, Row, Table};
 use crate::text::units;
 
 const UNACCOUNTED: &str =
-    "unaccounted: slept for what its trace does not show (a lock, another's I/O, a lost record)";
+    "unaccounted: slept for what its trace does not show (another's I/O, a lost record)";
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     if report.layers.row(Layer::Calls).times.count() == 0 {
@@ -62,7 +62,7 @@ fn ink(layer: Layer) -> Ink {
         Layer::Journal => Ink::Journal,
         Layer::Queue => Ink::Queue,
         Layer::Device => Ink::Device,
-        Layer::Cpu => Ink::Plain,
+        Layer::Locks | Layer::Throttled | Layer::Cpu => Ink::Plain,
         Layer::Unaccounted => Ink::Plain,
     }
 }

@@ -22,6 +22,8 @@ pub enum Fill {
     FileSystem,
     /// The call slept, with no recorded I/O in flight.
     Unaccounted,
+    /// The call waited for a lock, or was paused because too many pages were dirty.
+    Waiting,
     /// The call's task was runnable, with no recorded I/O in flight.
     Cpu,
     /// A request waited in the block layer.
@@ -36,7 +38,7 @@ pub enum Fill {
     Event,
 }
 
-const FILLS: [Fill; 13] = [
+const FILLS: [Fill; 14] = [
     Fill::Bio,
     Fill::Call,
     Fill::Commit,
@@ -44,6 +46,7 @@ const FILLS: [Fill; 13] = [
     Fill::OutsideCalls,
     Fill::FileSystem,
     Fill::Unaccounted,
+    Fill::Waiting,
     Fill::Cpu,
     Fill::Queued,
     Fill::Scheduled,

@@ -24,9 +24,10 @@ const TIME: usize = 7;
 /// Width of a share: `100 %`, `<0.1 %`.
 const SHARE: usize = 6;
 
-/// Fills that the legend explains only where they are drawn: few operations have scheduler or CPU
-/// waits, and only daemon spans have the others.
-const RARE: [Fill; 5] = [Fill::Scheduled, Fill::Cpu, Fill::InTransit, Fill::OutsideCalls, Fill::Event];
+/// Fills that the legend explains only where they are drawn: few operations have scheduler, lock
+/// or CPU waits, and only daemon spans have the others.
+const RARE: [Fill; 6] =
+    [Fill::Scheduled, Fill::Waiting, Fill::Cpu, Fill::InTransit, Fill::OutsideCalls, Fill::Event];
 
 /// Returns the legend of the bars' characters; rare fills only if they are among those `drawn`.
 pub fn legend(drawn: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
@@ -42,6 +43,7 @@ pub fn legend(drawn: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
         (Fill::Scheduled, "in the scheduler"),
         (Fill::Device, "at the device"),
         (Fill::Flush, "flush"),
+        (Fill::Waiting, "its longest wait"),
         (Fill::Cpu, "waiting for a CPU"),
         (Fill::Unaccounted, "unaccounted"),
         (Fill::Event, "an event"),
@@ -145,6 +147,7 @@ fn glyph(fill: Fill) -> (char, Ink) {
         Fill::OutsideCalls => ('╍', Ink::Plain),
         Fill::FileSystem => ('▒', Ink::FileSystem),
         Fill::Unaccounted => ('┄', Ink::Alarm),
+        Fill::Waiting => ('▤', Ink::Alarm),
         Fill::Cpu => ('╌', Ink::Alarm),
         Fill::Queued => ('░', Ink::Queue),
         Fill::Scheduled => ('▚', Ink::Queue),

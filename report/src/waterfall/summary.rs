@@ -27,6 +27,8 @@ pub fn summary(trace: &Trace, breakdown: Breakdown) -> String {
         (breakdown.block, in_queue.as_str()),
         (breakdown.journal, "in the journal"),
         (breakdown.file_system, "in the file system"),
+        (breakdown.locks, "waiting for a lock"),
+        (breakdown.throttled, "throttled for dirty pages"),
         (breakdown.cpu, "waiting for a CPU"),
         (breakdown.unaccounted, "unaccounted"),
     ];

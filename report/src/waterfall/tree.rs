@@ -1,4 +1,4 @@
-//! Rows of a waterfall: the call, the file system's own time, asynchronous I/O and bios with their
+//! Rows of a waterfall: the call, the file system's own time, its waits, asynchronous I/O and bios with their
 //! requests, and commits with theirs.
 
 use blkkin_aggregator::latency::Breakdown;
@@ -9,6 +9,7 @@ use super::async_io;
 use super::bar::{Fill, Segment, Window};
 use super::block::{groups, requests};
 use super::row::{Row, RowGroup, mark_within};
+use super::waits;
 use crate::text::style::Ink;
 
 const CPU: &str = "waiting for a CPU";
@@ -28,14 +29,16 @@ pub fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<Row> {
         ("file system", breakdown.file_system, Fill::FileSystem, Ink::FileSystem),
         ("unaccounted", breakdown.unaccounted, Fill::Unaccounted, Ink::Alarm),
     ];
-    // The wait for a CPU has no recorded start, so the larger part gets the bar.
+    // These parts have no recorded start, so only the largest part of the time gets the bar.
     let cpu_wait = (CPU, breakdown.cpu, Fill::Cpu, Ink::Alarm);
-    let longest = own.iter().map(|(_, time, ..)| *time).max().unwrap_or_default().max(breakdown.cpu);
+    let waits = [breakdown.cpu, breakdown.locks, breakdown.throttled];
+    let longest = own.iter().map(|(_, time, ..)| *time).chain(waits).max().unwrap_or_default();
     let own = own.into_iter().chain([cpu_wait]).filter(|(_, time, ..)| time.0 > 0);
     rows.extend(own.map(|(label, time, fill, ink)| {
         let segments = if time == longest { idle(trace, lifetime, fill) } else { Vec::new() };
         Row::new(1, label.to_owned(), time, segments).with_ink(ink)
     }));
+    rows.extend(waits::rows(trace, breakdown));
     let mut children = groups(trace, trace, 1);
     children.extend(trace.waited_for.iter().map(|cause| commit(trace, cause)));
     // The sort is stable: equal start times stay in the order of the trace.
@@ -67,7 +70,8 @@ fn commit(trace: &Trace, cause: &WaitLink) -> RowGroup {
     RowGroup { start: commit_trace.start(), rows }
 }
 
-/// Returns the segments of `lifetime` in which no bio, request or commit was in flight.
+/// Returns the segments of `lifetime` in which no bio, request or commit was in flight, without the longest
+/// wait.
 fn idle(trace: &Trace, lifetime: Segment, fill: Fill) -> Vec<Segment> {
     let all = std::iter::once(trace).chain(trace.waited_for.iter().map(|cause| &*cause.trace));
     let mut busy: Vec<_> =
@@ -76,6 +80,7 @@ fn idle(trace: &Trace, lifetime: Segment, fill: Fill) -> Vec<Segment> {
         busy.extend(of.bios.iter().map(|bio| (bio.queue, bio.end)));
         busy.extend(requests(of).map(|request| (request.start, request.complete)));
     }
+    busy.extend(waits::longest(trace));
     uncovered(busy, lifetime, fill)
 }
 

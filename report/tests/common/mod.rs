@@ -12,6 +12,7 @@ use blkkin_aggregator::trace::{DeviceNames, FragmentKind, Names, Root, ShownIn, 
 use blkkin_report::collect::coverage::DiskCount;
 use blkkin_report::collect::daemon_spans::DaemonSpanInput;
 use blkkin_report::{Losses, Report, ReportConfig};
+use blkkin_wire::call_waits::{CallWaits, LockHolder, LongestWait, WaitKind, WaitSum};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SpanStatus};
 use blkkin_wire::event::{
@@ -287,6 +288,40 @@ pub fn large(span: u64, from: u64) -> Trace {
     io(&mut trace, op, 999 << 20, Times(from + 10, Some(from + 100_010), from + 123_000));
     merged(&mut trace, 4_096);
     trace
+}
+
+/// Returns a buffered write that was paused for dirty pages and waited for its file's lock, and an
+/// fsync of another thread that waited for that lock alone.
+pub fn waits() -> Vec<Trace> {
+    let sum = |kind, us: u64, count| WaitSum { kind, time: DurationNs(us * 1_000), count };
+    let longest = |kind, from, us: u64, holder| LongestWait {
+        kind,
+        begin: at(from),
+        time: DurationNs(us * 1_000),
+        holder,
+    };
+    let holder = |comm: &str, pid, tid| Some(LockHolder { pid: Pid(pid), tid: Tid(tid), comm: comm.into() });
+    let waited = |mut trace: Trace, sums, longest| {
+        with_call(&mut trace, |call| {
+            (call.sleeps, call.waits) = (7, Some(Box::new(CallWaits { sums, longest, sleeps: 7 })));
+        });
+        trace
+    };
+    let (file, dirty) = (WaitKind::FileLock, WaitKind::DirtyPages);
+    let write = on(call(1, "pwrite64", [3, 0, 1 << 24, 0, 0, 0], 1 << 24, 1_000, 60_000_000), DATABASE);
+    let sync = on(call(2, "fsync", [4, 0, 0, 0, 0, 0], 0, 90_000, 20_000_000), DATABASE);
+    vec![
+        waited(
+            write,
+            vec![sum(file, 7_000, 2), sum(WaitKind::MemoryMapLock, 40, 1), sum(dirty, 44_000, 4)],
+            longest(dirty, 20_000, 24_000, None),
+        ),
+        waited(
+            sync,
+            vec![sum(file, 19_500, 3)],
+            longest(file, 90_100, 19_000, holder("backup\x1b[31m", 977, 981)),
+        ),
+    ]
 }
 
 /// Returns every trace above, and enough of the common ones for quantiles.

@@ -29,6 +29,7 @@ const KIND_VOLATILE: u32 = 9;
 const KIND_CONST: u32 = 10;
 const KIND_RESTRICT: u32 = 11;
 const KIND_FUNC: u32 = 12;
+const KIND_FUNC_PROTO: u32 = 13;
 const KIND_TYPE_TAG: u32 = 18;
 
 /// Maximum nesting of anonymous members, and maximum chain of typedefs and qualifiers, that is
@@ -160,6 +161,14 @@ impl<'a> Btf<'a> {
                 (self.name(word(self.types, at)?) == enumerator).then(|| word(self.types, at + 4)).flatten()
             })
         })
+    }
+
+    /// Returns the number of parameters of the function that a typedef's pointer leads to.
+    pub(crate) fn function_parameters(&self, typedef: &str) -> Option<u32> {
+        let mut typedefs = self.named.get(typedef)?.iter().filter_map(|id| self.resolve(*id));
+        let pointer = typedefs.find(|entry| entry.kind == KIND_PTR)?;
+        let function = self.entry(pointer.size_or_type)?;
+        (function.kind == KIND_FUNC_PROTO).then_some(function.members as u32)
     }
 
     /// Returns the bit offset and type id of a member.

@@ -55,6 +55,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("mm_exe_file", &["mm_struct.exe_file"]),
     ("mm_start_stack", &["mm_struct.start_stack"]),
     ("mm_start_code", &["mm_struct.start_code"]),
+    ("mm_lock", &["mm_struct.mmap_lock"]),
     ("files_fdt", &["files_struct.fdt"]),
     ("files_fdtab", &["files_struct.fdtab"]),
     ("files_fd_array", &["files_struct.fd_array"]),
@@ -91,6 +92,11 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("inode_generation", &["inode.i_generation"]),
     ("inode_mode", &["inode.i_mode"]),
     ("inode_rdev", &["inode.i_rdev"]),
+    ("inode_lock", &["inode.i_rwsem"]),
+    ("inode_invalidate_lock", &["inode.i_data.invalidate_lock"]),
+    // An rt_mutex under PREEMPT_RT, without such a word.
+    ("rwsem_owner", &["rw_semaphore.owner"]),
+    ("mutex_owner", &["mutex.owner"]),
     ("sb_dev", &["super_block.s_dev"]),
     ("sb_type", &["super_block.s_type"]),
     ("fstype_name", &["file_system_type.name"]),
@@ -205,6 +211,10 @@ const IN_USER_FAULT: &str = "task_struct.in_user_fault";
 /// Enum of the bits of a page's flags, and the enumerator of those of a large folio.
 const FOLIO_HEAD: (&str, &str) = ("pageflags", "PG_head");
 
+/// Tracepoint of the pauses of tasks that make pages dirty. The pause in ticks is the last argument but
+/// one, of 8 or 12 (include/trace/events/writeback.h).
+const DIRTY_PAUSE: &str = "btf_trace_balance_dirty_pages";
+
 /// Prefix of a tracepoint's typedef, which is the type of its probe function
 /// (include/trace/bpf_probe.h).
 const TRACEPOINT: &str = "btf_trace_";
@@ -313,6 +323,9 @@ fn layout(btf: &Btf<'_>) -> Layout {
     layout.fq_running_bit = btf.bit_offset(FLUSH_RUNNING).unwrap_or(ABSENT);
     layout.task_in_user_fault_bit = btf.bit_offset(IN_USER_FAULT).unwrap_or(ABSENT);
     layout.folio_head_bit = btf.value(FOLIO_HEAD.0, FOLIO_HEAD.1).unwrap_or(ABSENT);
+    // The function's first parameter is the probe's own.
+    let parameters = btf.function_parameters(DIRTY_PAUSE).filter(|number| matches!(number, 9 | 13));
+    layout.dirty_pause_argument = parameters.map_or(ABSENT, |number| number - 3);
     let (flags, bit) = FLUSH_SEQUENCE;
     layout.bio_traced_bit = btf.value("", BIO_TRACED_FLAG).unwrap_or(ABSENT);
     layout.rqf_flush_seq_bit = btf.value(flags, bit).unwrap_or(FLUSH_SEQUENCE_BEFORE_ENUM);

@@ -92,6 +92,9 @@ const EQUIVALENTS: &[(&str, Equivalent)] = &[
     ("block_rq_complete", none("blk_mq_end_request_batch ends many requests in one call")),
     ("jbd2_start_commit", none("its function may write the journal's superblock before it")),
     ("jbd2_end_commit", none("its function returns after the waiting tasks were woken")),
+    ("contention_begin", none("each kind of lock has its own function")),
+    ("contention_end", none("each kind of lock has its own function")),
+    ("balance_dirty_pages", none("its function is entered once for several pauses")),
     // Also entered after a file system shutdown; the recorded state is then never used.
     ("ext4_sync_file_enter", function("ext4_sync_file", &[])),
     ("io_uring_queue_async_work", none("its function is static and inlined")),

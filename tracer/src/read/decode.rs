@@ -15,6 +15,7 @@ use blkkin_probe_abi::record::{
     TAG_NBD_RETRANSMIT, TAG_REQUEST, TAG_SYSCALL, TAG_TASK, TAG_USDT, TaskRecord,
 };
 use blkkin_probe_abi::usdt::{USDT_HAS_TEXT, USDT_TEXT_MAX, UsdtRecord};
+use blkkin_probe_abi::wait::{TAG_WAITS, WaitsRecord};
 use thiserror::Error;
 
 /// A validated record, borrowed from the ring: copying it would take as long as reading it.
@@ -50,6 +51,8 @@ pub enum Record<'a> {
     Fault(&'a FaultRecord),
     /// Pages that a store made dirty.
     Dirty(&'a DirtyRecord),
+    /// Waits of a system call.
+    Waits(&'a WaitsRecord),
 }
 
 /// A system call's record and the parts that follow it.
@@ -122,6 +125,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, DecodeError> {
         TAG_NBD_RETRANSMIT => fixed(bytes, TAG_NBD_RETRANSMIT).map(Record::NbdRetransmit),
         TAG_FAULT => fixed(bytes, TAG_FAULT).map(Record::Fault),
         TAG_DIRTY => fixed(bytes, TAG_DIRTY).map(Record::Dirty),
+        TAG_WAITS => fixed(bytes, TAG_WAITS).map(Record::Waits),
         tag => Err(DecodeError::UnknownTag { tag }),
     }
 }

@@ -21,6 +21,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use blkkin_probe_abi::record::SYSCALL_HAS_WAITS;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::DeviceId;
@@ -31,7 +32,7 @@ use crate::enrich::page_origins::PageOrigins;
 use crate::enrich::usdt::events::UsdtCollector;
 use crate::read::decode::{Record, decode};
 use crate::read::ring::Ring;
-use crate::read::translate;
+use crate::read::translate::{self, waits::PendingWaits};
 use crate::stats::device_bytes::DeviceByteCounters;
 use crate::stats::source_stats::DecodeStats;
 
@@ -51,6 +52,8 @@ pub struct RingReader {
     pub nbd: Option<NbdRequests>,
     /// State of the origins of bios' pages.
     pub(crate) page_origins: PageOrigins,
+    /// Waits whose call has not been read.
+    pub(crate) waits: PendingWaits,
     /// Bytes of the bios that were read.
     pub(crate) device_bytes: DeviceByteCounters,
     /// State of USDT events, if they are traced.
@@ -73,6 +76,7 @@ impl RingReader {
             recorded: DecodeStats::default(),
             nbd: None,
             page_origins: PageOrigins::new(crate::clock::now()),
+            waits: PendingWaits::default(),
             device_bytes: DeviceByteCounters::default(),
             usdt: None,
             has_unwritten: false,
@@ -125,8 +129,10 @@ impl RingReader {
                 }
                 ring.take(|bytes| {
                     let record = decode(bytes).ok();
-                    if let Some(Record::BioPages(record)) = record {
-                        return self.page_origins.on_record(record);
+                    match record {
+                        Some(Record::BioPages(record)) => return self.page_origins.on_record(record),
+                        Some(Record::Waits(record)) => return self.waits.on_record(record),
+                        _ => {}
                     }
                     if let (Some(usdt), Some(Record::UsdtEvent(record, text))) = (&mut self.usdt, record) {
                         return usdt.on_record(record, text);
@@ -151,6 +157,12 @@ impl RingReader {
                     }
                     if record.is_some_and(|record| translate::append(record, &self.operations, out)) {
                         self.recorded.count(bytes[0], out);
+                        if let (Some(Record::Syscall(entry)), Some(LayerEvent::Syscall(call))) =
+                            (record, out.last_mut())
+                            && entry.record.header.flags & SYSCALL_HAS_WAITS != 0
+                        {
+                            self.waits.attach(call);
+                        }
                         if let (Some(requests), Some(event)) = (&mut self.nbd, out.last()) {
                             requests.observe(event);
                         }
@@ -180,6 +192,7 @@ impl RingReader {
         };
         if !self.has_unwritten && !self.rings.iter().any(Ring::is_blocked) {
             self.watermark = self.watermark.max(reached);
+            self.waits.expire(self.watermark);
         }
         more.then_some(self.watermark)
     }

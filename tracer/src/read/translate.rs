@@ -25,6 +25,7 @@ pub(crate) mod in_flight;
 pub(crate) mod nbd;
 mod page_fault;
 pub(crate) mod pages;
+pub(crate) mod waits;
 
 /// Appends the event of a record. Returns false for a system call whose number is not in the table.
 /// That is malformed, since the kernel side records only numbers that it was given.
@@ -48,12 +49,14 @@ pub fn append(record: Record<'_>, operations: &ReqOpTable, events: &mut Vec<Laye
         Record::File(record, path) => push_in_place(events, || LayerEvent::File(file(record, path))),
         Record::Fault(record) => push_in_place(events, || LayerEvent::Fault(page_fault::fault(record))),
         Record::Dirty(record) => push_in_place(events, || LayerEvent::Dirty(page_fault::dirty(record))),
-        // These become events of their own kind elsewhere: see `nbd`, `usdt` and `page_origins`.
+        // These become events of their own kind, or a part of one, elsewhere: see `nbd`, `usdt`,
+        // `page_origins` and `waits`.
         Record::NbdRequest(_)
         | Record::NbdReply(_)
         | Record::NbdRetransmit(_)
         | Record::UsdtEvent(..)
-        | Record::BioPages(_) => return false,
+        | Record::BioPages(_)
+        | Record::Waits(_) => return false,
     }
     true
 }
@@ -120,11 +123,13 @@ fn syscall(call: SyscallId, made: decode::SyscallEntry<'_>) -> SyscallEvent {
         },
         bios: record.bios,
         sleeps: record.sleeps,
-        cpu_wait: has(raw::SYSCALL_HAS_CPU_WAIT).then_some(DurationNs(record.cpu_wait_ns)),
+        cpu_wait: has(raw::SYSCALL_HAS_CPU_WAIT).then_some(DurationNs(record.cpu_wait_ns)).into(),
         sync_tid: has(raw::SYSCALL_HAS_SYNC_TID).then_some(record.sync_tid),
         context: head.and_then(context),
         attributes: head.and_then(|head| thread_attributes(head.attribute_bytes, attributes)),
         writes_page_cache: has(raw::SYSCALL_WRITES_PAGE_CACHE),
+        // `waits` has them.
+        waits: None,
     }
 }
 

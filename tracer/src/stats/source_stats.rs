@@ -134,5 +134,11 @@ pub fn reconcile(
             dropped: kernel[slot::FAULTS_DROPPED],
         },
         faults_filtered: kernel[slot::FAULTS_FILTERED],
+        waits: RecordStats {
+            fired: kernel[slot::WAITS_FIRED],
+            // `PendingWaits` sets it.
+            recorded: 0,
+            dropped: kernel[slot::WAITS_DROPPED],
+        },
     }
 }

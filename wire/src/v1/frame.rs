@@ -40,7 +40,7 @@ conversions!(
         contexts_publishing, contexts_denied, contexts_no_room,
         resources_publishing, resources_malformed, resources_unread, resources_no_room,
         attributes_cut, attributes_unread, dirty_writes_evicted, dirty_bytes, faults_filtered
-    } of { calls, bios, requests, commits, names } and { page_origins, faults }
+    } of { calls, bios, requests, commits, names } and { page_origins, faults, waits }
 );
 
 /// Returns the counters, or none if all are 0, so that the field is absent.

@@ -1,11 +1,12 @@
 //! Columns of system calls.
 
 use super::Malformed;
+use super::call_waits;
 use super::columns::columns;
 use super::decode_tables::DecodeTables;
 use super::encode_tables::EncodeTables;
 use super::ids::IdWriter;
-use super::message::SyscallEvents;
+use super::message::{self, SyscallEvents};
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::event::{Captured, OpenFile, SyscallEvent, SyscallOutcome};
 use crate::ids::{Fd, SpanId};
@@ -21,6 +22,7 @@ const SYNC_TID: u32 = 1 << 12;
 const CONTEXT: u32 = 1 << 13;
 const ATTRIBUTES: u32 = 1 << 14;
 const WRITES_PAGE_CACHE: u32 = 1 << 15;
+const WAITS: u32 = 1 << 16;
 
 /// Flags of one of a call's files.
 #[derive(Clone, Copy)]
@@ -72,7 +74,7 @@ impl SyscallWriter {
         };
         columns.bios.push(call.bios);
         columns.sleeps.push(call.sleeps);
-        if let Some(wait) = call.cpu_wait {
+        if let Some(wait) = call.cpu_wait.get() {
             columns.cpu_wait.push(wait.0);
             flags |= CPU_WAIT;
         }
@@ -90,6 +92,10 @@ impl SyscallWriter {
         }
         if call.writes_page_cache {
             flags |= WRITES_PAGE_CACHE;
+        }
+        if let Some(waits) = &call.waits {
+            columns.waits.push(call_waits::write(waits, call.enter));
+            flags |= WAITS;
         }
         columns.flags.push(flags);
         let arguments = [
@@ -124,7 +130,7 @@ columns! {
         syscall: u32, flags: u32, task: u32, duration: u64, returned: i64, file: u32, fd: i32, position: i64, moved: i64,
         other_file: u32, other_fd: i32, other_position: i64, other_moved: i64, paths: String, bios: u32, sleeps: u32,
         cpu_wait: u64, sync_tid: u32, argument0: u64, argument1: u64, argument2: u64, argument3: u64, argument4: u64,
-        argument5: u64, context: u32, attributes: u32,
+        argument5: u64, context: u32, attributes: u32, waits: message::CallWaits,
     } ids { span }
 }
 
@@ -184,6 +190,10 @@ impl SyscallReader<'_> {
             Some(index) => Some(tables.attributes(index, "SyscallEvents.attributes")?),
             None => None,
         };
+        let waits = match self.waits.next_if(has(WAITS))? {
+            Some(waits) => call_waits::read(waits, enter).map(Box::new),
+            None => None,
+        };
         let mut args = [0; 6];
         let columns = [
             &mut self.argument0,
@@ -215,11 +225,12 @@ impl SyscallReader<'_> {
             paths_captured: paths_kept,
             bios,
             sleeps,
-            cpu_wait,
+            cpu_wait: cpu_wait.into(),
             sync_tid,
             context,
             attributes,
             writes_page_cache: has(WRITES_PAGE_CACHE),
+            waits,
         }))
     }
 }

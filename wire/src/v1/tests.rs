@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::async_io::{AsyncDescriptor, AsyncInterface, AsyncIoEvent, AsyncIoOutcome};
 use crate::batch::{EventBatch, RecordStats, SourceStats};
-use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, OptionalNs, WallclockNs};
 use crate::crash_report::{CrashedRun, LossReport, RecordCounts};
 use crate::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SAMPLE_RATE_ALL, SpanStatus};
 use crate::event::*;

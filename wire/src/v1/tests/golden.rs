@@ -31,7 +31,7 @@ pub(super) fn sample_batch() -> EventBatch {
         file: Some(open),
         bios: 1,
         sleeps: 1,
-        cpu_wait: Some(DurationNs(900)),
+        cpu_wait: DurationNs(900).into(),
         ..SyscallEvent::bare(
             SpanId(0x3c6e_f372_fe94_f82b),
             task,
@@ -48,7 +48,7 @@ pub(super) fn sample_batch() -> EventBatch {
         exit: MonotonicNs(5_002_000_000),
         outcome: SyscallOutcome::Returned(-5),
         bios: 0,
-        cpu_wait: None,
+        cpu_wait: OptionalNs::NONE,
         sync_tid: Some(42),
         ..write.clone()
     };

@@ -1,6 +1,7 @@
 //! Random batches with all kinds of events.
 
 use super::*;
+use crate::call_waits::{CallWaits, LockHolder, LongestWait, WaitKind, WaitSum};
 
 fn time() -> impl Strategy<Value = MonotonicNs> {
     any::<u64>().prop_map(MonotonicNs)
@@ -62,12 +63,26 @@ fn context() -> impl Strategy<Value = TraceContext> {
 }
 
 prop_compose! {
+    fn waits()(
+        sums in btree_map(0..7_u32, (any::<u64>(), any::<u32>()), 1..7), longest in 0..7_u32, begin in time(), time: u64,
+        holder in option::of((any::<u32>(), any::<u32>(), text())), sleeps: u32
+    ) -> CallWaits {
+        let kind = |number| WaitKind::from_number(number).unwrap();
+        let sum = |(number, (time, count))| WaitSum { kind: kind(number), time: DurationNs(time), count };
+        let holder = holder.map(|(pid, tid, comm)| LockHolder { pid: Pid(pid), tid: Tid(tid), comm: comm.into() });
+        let longest = LongestWait { kind: kind(longest), begin, time: DurationNs(time), holder };
+        CallWaits { sums: sums.into_iter().map(sum).collect(), longest, sleeps }
+    }
+}
+
+prop_compose! {
     fn syscall()(
         span in span(), task in task(), index in 0..SyscallId::COUNT, registers: [u64; 6], enter in time(), exit in time(),
         ret in option::of(any::<i64>()), file in option::of(open()), second in option::of(open()),
         paths in [option::of(text()), option::of(text())], paths_captured in captured(), bios: u32, sleeps: u32,
-        cpu_wait: Option<u64>, sync_tid: Option<u32>,
-        context in option::of(context()), attributes in option::of(attributes()), writes_page_cache: bool
+        cpu_wait in option::of(0..u64::MAX), sync_tid: Option<u32>,
+        context in option::of(context()), attributes in option::of(attributes()), writes_page_cache: bool,
+        waits in option::of(waits())
     ) -> SyscallEvent {
         let call = SyscallId::from_index(index as u8).unwrap();
         let mut args = [0; 6];
@@ -75,9 +90,9 @@ prop_compose! {
         args[..own].copy_from_slice(&registers[..own]);
         SyscallEvent {
             span, task, call, args, enter, exit, outcome: ret.map_or(SyscallOutcome::NoExit, SyscallOutcome::Returned), file,
-            second_file: second.map(Box::new), paths, paths_captured, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs), sync_tid,
+            second_file: second.map(Box::new), paths, paths_captured, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs).into(), sync_tid,
             context: context.map(Box::new),
-            attributes: attributes.map(Arc::new), writes_page_cache,
+            attributes: attributes.map(Arc::new), writes_page_cache, waits: waits.map(Box::new),
         }
     }
 }
@@ -352,6 +367,7 @@ fn stats() -> impl Strategy<Value = SourceStats> {
             dirty_bytes: last[4],
             faults: RecordStats { fired: last[15], recorded: last[16], dropped: last[17] },
             faults_filtered: last[18],
+            waits: RecordStats { fired: last[5], recorded: last[6], dropped: last[7] },
         }
     })
 }

@@ -1,0 +1,56 @@
+//! Section: what calls waited for inside the kernel, and the holders of the locks.
+
+use super::{note, time, title};
+use crate::collect::latency::Latency;
+use crate::collect::waits::WaitKey;
+use crate::report::Report;
+use crate::text::line::{Line, sanitize};
+use crate::text::shorten;
+use crate::text::style::Ink;
+use crate::text::table::{Column, Row, Table};
+use crate::text::units::{self, NONE, count};
+
+/// Maximum number of rows.
+pub(crate) const WAITS_SHOWN: usize = 10;
+/// Maximum width of a program's name.
+const PROGRAM_WIDTH: usize = 16;
+
+pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
+    let rows = report.waits.by_time(WAITS_SHOWN);
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let mut table = Table::new(vec![
+        Column::name("program"),
+        Column::name("waited for"),
+        Column::name("held by"),
+        Column::number("calls"),
+        Column::number("p50").droppable(1),
+        Column::number("max"),
+        Column::number("total"),
+    ]);
+    for (key, times) in &rows {
+        table.push(Row::new(cells(key, times), Ink::Plain));
+    }
+    let mut lines = title("waits", "for locks and for dirty pages: who made whom wait", columns);
+    lines.extend(table.lines(columns));
+    let hidden = report.waits.count() - rows.len();
+    if hidden > 0 || report.waits.has_others() {
+        let at_least = if report.waits.has_others() { "more than " } else { "" };
+        lines.extend(note(&format!("and {at_least}{} more", count(hidden as u64)), columns));
+    }
+    lines
+}
+
+fn cells(key: &WaitKey, times: &Latency) -> Vec<String> {
+    let name = |text: &str| shorten::end(&sanitize(text), PROGRAM_WIDTH);
+    vec![
+        name(&key.program),
+        key.kind.name().to_owned(),
+        key.holder.as_deref().map_or_else(|| NONE.to_owned(), name),
+        count(times.count()),
+        time(times.quantile(0.5)),
+        time(times.max()),
+        units::duration(times.total()),
+    ]
+}
