@@ -1,4 +1,4 @@
-//! Waits of system calls for locks and for dirty pages.
+//! Waits of system calls for locks and for dirty pages, and of requests for other programs.
 //!
 //! *Judge*: ftrace's own events of the same run (`lock:contention_begin` and `_end`,
 //! `writeback:balance_dirty_pages`), by number and by time.
@@ -22,10 +22,14 @@ use std::ptr::null_mut;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::call_waits::{CallWaits, WaitKind};
 use blkkin_wire::event::SyscallEvent;
+use serde_json::Value;
 
+use support::direct;
 use support::disk::Disk;
 use support::ftrace::Ftrace;
 use support::gated_process::GatedProcess;
+use support::live::LiveTrace;
+use support::queue::QueueSettings;
 use support::recording::{Recorder, Recording, record};
 use support::{needs, or_skip};
 
@@ -150,6 +154,57 @@ fn pauses_for_dirty_pages_are_those_of_the_kernel() {
     let ticks = longer.map(|(call, waits)| waits.paused().0 - call.exit.since(call.enter).0).max();
     println!("a call's pauses are at most {} ns longer than the call", ticks.unwrap_or_default());
     assert!(ticks.unwrap_or_default() <= 10_000_000);
+}
+
+/// *Input*: a process that reads blocks of a disk with room for few requests, alone and then while another
+/// process floods the disk.
+#[test]
+fn a_request_waits_for_the_program_that_floods_its_disk() {
+    needs!();
+    let disk = or_skip!(Disk::raw(1 << 30));
+    let settings = or_skip!(QueueSettings::set(&disk, &[("scheduler", "none"), ("nr_requests", "4")]));
+    let device = direct::open(disk.node());
+    let victim = || {
+        GatedProcess::with_name(c"victim", || {
+            for n in 0..150 {
+                direct::read_at(&device, n * 8_192).unwrap();
+                // SAFETY: passes a number only.
+                unsafe { libc::usleep(1_000) };
+            }
+            0
+        })
+    };
+    let rows = |name: &str, flooded: bool| {
+        let mut victim = victim();
+        let flood = || {
+            // SAFETY: the mapping is private memory of this process; the writes are of its length.
+            unsafe {
+                let buffer = memory(HELD_BYTES);
+                while libc::getppid() > 1 {
+                    libc::pwrite(device.as_raw_fd(), buffer, HELD_BYTES, 1 << 29);
+                }
+            }
+            0
+        };
+        let mut floods = [(); 2].map(|()| GatedProcess::with_name(c"flood", flood));
+        let live = LiveTrace::trace(&["--device", disk.name()], disk.file(name));
+        if flooded {
+            floods.iter_mut().for_each(GatedProcess::release);
+        }
+        assert_eq!(victim.run_to_exit(), 0);
+        drop(floods);
+        let report = live.finish();
+        let queue = format!("the queue of {}", disk.name());
+        let rows = report["waits"]["rows"].as_array().unwrap().clone();
+        rows.into_iter().filter(|row| row["for"] == *queue && row["program"] == "victim").collect::<Vec<_>>()
+    };
+    assert_eq!(rows("alone.json", false), Vec::<Value>::new());
+    let flooded = rows("flooded.json", true);
+    println!("{flooded:#?}");
+    assert_eq!(flooded.len(), 1);
+    assert_eq!(flooded[0]["holder"], "flood");
+    assert!(flooded[0]["times"].as_u64().unwrap() > 50, "the victim hardly waited");
+    drop(settings);
 }
 
 /// A process that is alone with its file waits for nothing.

@@ -22,6 +22,7 @@ pub mod files;
 pub mod kernel;
 pub mod latency;
 pub mod layers;
+pub mod queue_waits;
 pub mod slowest;
 pub mod totals;
 pub mod waits;

@@ -211,20 +211,21 @@ fn written_by(report: &Report) -> Value {
 }
 
 fn waits(report: &Report) -> Value {
-    let shown = report.waits.by_time(WAITS_SHOWN);
+    let waits = report.waits();
+    let shown = waits.by_time(WAITS_SHOWN);
     let row = |(key, times): &(&WaitKey, &Latency)| {
         let ns = |time: Option<DurationNs>| json!(time.map(|time| time.0));
         json!({
             "program": &*key.program,
-            "for": key.kind.name(),
+            "for": key.object.name(),
             "holder": key.holder.as_deref(),
-            "calls": times.count(),
+            "times": times.count(),
             "total_ns": times.total().0,
             "p50_ns": ns(times.quantile(0.5)),
             "max_ns": ns(times.max()),
         })
     };
-    json!({ "rows": shown.iter().map(row).collect::<Vec<_>>(), "count": report.waits.count() })
+    json!({ "rows": shown.iter().map(row).collect::<Vec<_>>(), "count": waits.count() })
 }
 
 /// Returns the bytes that a disk counted itself, and those of each cause.

@@ -15,6 +15,7 @@ use crate::collect::devices::Devices;
 use crate::collect::files::Files;
 use crate::collect::kernel::Kernel;
 use crate::collect::layers::Layers;
+use crate::collect::queue_waits::QueueWaits;
 use crate::collect::slowest::Slowest;
 use crate::collect::totals::Totals;
 use crate::collect::waits::Waits;
@@ -59,7 +60,8 @@ pub struct Report {
     pub(crate) files: Files,
     pub(crate) kernel: Kernel,
     pub(crate) written_by: WrittenBy,
-    pub(crate) waits: Waits,
+    waits: Waits,
+    queue_waits: QueueWaits,
     pub(crate) daemon_spans: SlowestDaemonSpans,
     pub(crate) slowest: Slowest,
     pub(crate) final_state: FinalState,
@@ -82,6 +84,7 @@ impl Report {
             kernel: Kernel::default(),
             written_by: WrittenBy::default(),
             waits: Waits::default(),
+            queue_waits: QueueWaits::default(),
             daemon_spans,
             slowest,
             final_state: FinalState::default(),
@@ -100,6 +103,7 @@ impl Report {
         self.kernel.add(trace);
         self.written_by.add(trace);
         self.waits.add(classified);
+        self.queue_waits.add(trace, &mut self.waits);
         self.slowest.add(classified);
         self.daemon_spans.add(trace);
     }
@@ -119,6 +123,13 @@ impl Report {
     /// the node has.
     pub(crate) fn coverage_rows(&self) -> Vec<CoverageRow> {
         self.coverage.rows(self.config.command.is_some())
+    }
+
+    /// Returns the waits, with those in queues that have not been evaluated yet.
+    pub(crate) fn waits(&self) -> Waits {
+        let mut waits = self.waits.clone();
+        self.queue_waits.clone().finish(&mut waits);
+        waits
     }
 
     /// Records that the linker moved the trace `id` into another trace.

@@ -1,21 +1,45 @@
-//! Waits of storage calls by program and object, with the holders of the locks.
+//! Waits of storage calls and of requests by program and object, with the holders of the locks and the
+//! other programs at a device.
 //!
-//! *In*: the traces of storage calls. *Out*: rows by waiting program, object and holder.
+//! *In*: the traces of storage calls, and waits in queues from [`super::queue_waits`]. *Out*: rows by
+//! waiting program, object and holder.
 //!
 //! *Invariant*: a call counts once in each row: with the sum of its waits for the object. The holder is
 //! known of a call's longest wait only, so the sum of other objects has none.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blkkin_wire::call_waits::{LockHolder, WaitKind};
+use blkkin_wire::clock::DurationNs;
 
 use super::classified::ClassifiedTrace;
 use super::latency::Latency;
 
-/// Maximum number of rows.
-const ROWS_MAX: usize = 1_024;
+/// Maximum number of rows; the first ones get one. A row takes some 30 KiB, nearly all of it the
+/// histogram: 8 MiB.
+const ROWS_MAX: usize = 256;
+
+/// Object of a wait.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WaitObject {
+    /// Lock, or dirty pages: recorded by the kernel.
+    Kernel(WaitKind),
+    /// Queue of the device of this name: inferred, see [`super::queue_waits`].
+    Queue(Arc<str>),
+}
+
+impl WaitObject {
+    /// Returns the name, as behind "waited for".
+    pub fn name(&self) -> Cow<'static, str> {
+        match self {
+            WaitObject::Kernel(kind) => kind.name().into(),
+            WaitObject::Queue(device) => format!("the queue of {device}").into(),
+        }
+    }
+}
 
 /// Waiting program, object, and the holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,8 +47,9 @@ pub struct WaitKey {
     /// Program that waited.
     pub program: Arc<str>,
     /// Object.
-    pub kind: WaitKind,
-    /// Thread name of the lock's holder at the begin of the call's longest wait.
+    pub object: WaitObject,
+    /// Thread name of the lock's holder at the begin of the call's longest wait; of a queue, the program
+    /// with requests at the device meanwhile.
     pub holder: Option<Arc<str>>,
 }
 
@@ -47,14 +72,19 @@ impl Waits {
             let longest = &waits.longest;
             let holder = longest.holder.as_ref().filter(|_| longest.kind == sum.kind);
             let holder = holder.map(|LockHolder { comm, .. }| comm.clone());
-            let key = WaitKey { program: program.clone(), kind: sum.kind, holder };
-            let row = if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&key) {
-                &mut **self.others.get_or_insert_default()
-            } else {
-                self.rows.entry(key).or_default()
-            };
-            row.record(sum.time);
+            let object = WaitObject::Kernel(sum.kind);
+            self.record(WaitKey { program: program.clone(), object, holder }, sum.time);
         }
+    }
+
+    /// Adds one wait.
+    pub(crate) fn record(&mut self, key: WaitKey, time: DurationNs) {
+        let row = if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&key) {
+            &mut **self.others.get_or_insert_default()
+        } else {
+            self.rows.entry(key).or_default()
+        };
+        row.record(time);
     }
 
     /// Returns up to `limit` rows, ordered by total time.
@@ -80,7 +110,7 @@ impl Waits {
 mod tests {
     use blkkin_aggregator::trace::Trace;
     use blkkin_wire::call_waits::{CallWaits, LongestWait, WaitSum};
-    use blkkin_wire::clock::{DurationNs, MonotonicNs};
+    use blkkin_wire::clock::MonotonicNs;
     use blkkin_wire::event::TaskEvent;
     use blkkin_wire::ids::{Pid, Tid};
 
@@ -111,15 +141,15 @@ mod tests {
         let shown: Vec<_> = rows
             .iter()
             .map(|(key, times)| {
-                (&*key.program, key.kind, key.holder.as_deref(), times.count(), times.total().0)
+                (&*key.program, key.object.clone(), key.holder.as_deref(), times.count(), times.total().0)
             })
             .collect();
         assert_eq!(
             shown,
             [
-                ("cp", WaitKind::DirtyPages, None, 1, 900),
-                ("db", WaitKind::FileLock, Some("backup"), 2, 500),
-                ("db", WaitKind::FileLock, None, 1, 100),
+                ("cp", WaitObject::Kernel(WaitKind::DirtyPages), None, 1, 900),
+                ("db", WaitObject::Kernel(WaitKind::FileLock), Some("backup"), 2, 500),
+                ("db", WaitObject::Kernel(WaitKind::FileLock), None, 1, 100),
             ]
         );
         assert_eq!((table.count(), table.has_others()), (4, false));

@@ -2,7 +2,7 @@
 
 use super::{note, time, title};
 use crate::collect::latency::Latency;
-use crate::collect::waits::WaitKey;
+use crate::collect::waits::{WaitKey, WaitObject};
 use crate::report::Report;
 use crate::text::line::{Line, sanitize};
 use crate::text::shorten;
@@ -12,11 +12,14 @@ use crate::text::units::{self, NONE, count};
 
 /// Maximum number of rows.
 pub(crate) const WAITS_SHOWN: usize = 10;
+/// Meaning of a queue's row.
+const QUEUE: &str = "a queue: requests that waited in it while the device worked for the other one";
 /// Maximum width of a program's name.
 const PROGRAM_WIDTH: usize = 16;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
-    let rows = report.waits.by_time(WAITS_SHOWN);
+    let waits = report.waits();
+    let rows = waits.by_time(WAITS_SHOWN);
     if rows.is_empty() {
         return Vec::new();
     }
@@ -24,7 +27,7 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::name("program"),
         Column::name("waited for"),
         Column::name("held by"),
-        Column::number("calls"),
+        Column::number("times"),
         Column::number("p50").droppable(1),
         Column::number("max"),
         Column::number("total"),
@@ -32,11 +35,14 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     for (key, times) in &rows {
         table.push(Row::new(cells(key, times), Ink::Plain));
     }
-    let mut lines = title("waits", "for locks and for dirty pages: who made whom wait", columns);
+    let mut lines = title("waits", "who made whom wait: locks, dirty pages, queues", columns);
     lines.extend(table.lines(columns));
-    let hidden = report.waits.count() - rows.len();
-    if hidden > 0 || report.waits.has_others() {
-        let at_least = if report.waits.has_others() { "more than " } else { "" };
+    if rows.iter().any(|(key, _)| matches!(key.object, WaitObject::Queue(_))) {
+        lines.extend(note(QUEUE, columns));
+    }
+    let hidden = waits.count() - rows.len();
+    if hidden > 0 || waits.has_others() {
+        let at_least = if waits.has_others() { "more than " } else { "" };
         lines.extend(note(&format!("and {at_least}{} more", count(hidden as u64)), columns));
     }
     lines
@@ -46,7 +52,7 @@ fn cells(key: &WaitKey, times: &Latency) -> Vec<String> {
     let name = |text: &str| shorten::end(&sanitize(text), PROGRAM_WIDTH);
     vec![
         name(&key.program),
-        key.kind.name().to_owned(),
+        sanitize(&key.object.name()),
         key.holder.as_deref().map_or_else(|| NONE.to_owned(), name),
         count(times.count()),
         time(times.quantile(0.5)),
