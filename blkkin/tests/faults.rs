@@ -144,7 +144,10 @@ fn the_report_names_a_lock() {
     );
     assert!(unaccounted > HELD_MS * 1_000_000, "{unaccounted}");
     // A command's own output is on stdout.
-    assert!(run.stderr.contains("unaccounted: slept for what its trace does not show (a lock,"), "{run:?}");
+    assert!(
+        run.stderr.contains("unaccounted: slept for what its trace does not show (a lock of flock or fcntl,"),
+        "{run:?}"
+    );
 }
 
 /// Returns whether some process waits for a lock of this file (proc_locks(5)).
@@ -163,6 +166,8 @@ fn sum_breakdowns(recording: &Recording, name: &str) -> Breakdown {
         sum.device.0 += part.device.0;
         sum.block.0 += part.block.0;
         sum.journal.0 += part.journal.0;
+        sum.locks.0 += part.locks.0;
+        sum.throttled.0 += part.throttled.0;
         sum.cpu.0 += part.cpu.0;
         sum.file_system.0 += part.file_system.0;
         sum.unaccounted.0 += part.unaccounted.0;

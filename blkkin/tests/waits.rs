@@ -18,6 +18,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::call_waits::{CallWaits, WaitKind};
@@ -53,11 +54,13 @@ fn a_wait_for_a_files_lock_has_its_time_and_its_holder() {
     let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
     let buffered = OpenOptions::new().write(true).open(&path).unwrap();
     let (direct, buffered) = (direct.as_raw_fd(), buffered.as_raw_fd());
+    // The holder ends with the waiter, or when the disk is nearly full.
+    let ended = SharedFlag::new();
     let mut holder = GatedProcess::with_name(c"holds the lock", || {
         // SAFETY: the mapping is private memory of this process; the writes are of its length.
         unsafe {
             let buffer = memory(HELD_BYTES);
-            for n in 1..50 {
+            for n in (1..220).take_while(|_| !ended.is_set()) {
                 libc::pwrite(direct, buffer, HELD_BYTES, (n * HELD_BYTES) as i64);
             }
         }
@@ -71,6 +74,7 @@ fn a_wait_for_a_files_lock_has_its_time_and_its_holder() {
                 libc::pwrite(buffered, buffer, 4096, (n % 16 * 4096) as i64);
                 libc::usleep(500);
             }
+            ended.set();
         }
         0
     });
@@ -230,6 +234,27 @@ fn a_call_that_did_not_wait_has_no_waits() {
     let waits = waits_in(&recording, |_| true);
     assert_eq!(sum(&waits, WaitKind::FileLock), (0, 0));
     assert_eq!(sum(&waits, WaitKind::DirtyPages), (0, 0));
+}
+
+/// Flag in memory that forked processes share.
+struct SharedFlag(*const AtomicBool);
+
+impl SharedFlag {
+    fn new() -> SharedFlag {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice; zero is a valid flag.
+        SharedFlag(unsafe { libc::mmap(null_mut(), 4096, access, kind, -1, 0) }.cast())
+    }
+
+    fn set(&self) {
+        // SAFETY: the mapping stays until the process ends.
+        unsafe { &*self.0 }.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { &*self.0 }.load(Ordering::Relaxed)
+    }
 }
 
 /// Maps anonymous memory.

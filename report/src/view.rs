@@ -17,7 +17,8 @@ mod written_by;
 
 use crate::losses::Losses;
 use crate::report::Report;
-use crate::text::line::{Line, wrap};
+use crate::text::line::{Line, sanitize, wrap};
+use crate::text::shorten;
 use crate::text::style::{Ink, Style};
 use crate::text::table::INDENT;
 use crate::text::units;
@@ -28,6 +29,9 @@ pub(crate) use files::FILES_SHOWN;
 pub(crate) use final_state::device_name;
 pub(crate) use waits::WAITS_SHOWN;
 pub(crate) use written_by::WRITERS_SHOWN;
+
+/// Maximum width of a program's name.
+const PROGRAM_WIDTH: usize = 16;
 
 /// Renders the whole page.
 pub(crate) fn page(report: &Report, losses: &Losses, style: &Style) -> String {
@@ -65,6 +69,11 @@ fn title(text: &str, subtitle: &str, columns: usize) -> Vec<Line> {
 /// Returns a note below a table.
 fn note(text: &str, columns: usize) -> Vec<Line> {
     wrap(text, INDENT, columns, Ink::Dim)
+}
+
+/// Formats a program's name for a table.
+fn program(name: &str) -> String {
+    shorten::end(&sanitize(name), PROGRAM_WIDTH)
 }
 
 fn time(time: Option<DurationNs>) -> String {

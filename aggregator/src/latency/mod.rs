@@ -24,7 +24,7 @@
 //!    journal's own work, or its wait for writers that hold the transaction open.
 //! 4. **locks** and **throttled**: the part of the rest for which the call waited for locks that
 //!    others held, and for which the kernel paused it because too many pages were dirty
-//!    ([`CallWaits`](blkkin_wire::call_waits::CallWaits)). Of a wait only its length is used, so a
+//!    ([`CallWaits`]). Of a wait only its length is used, so a
 //!    call that waits during its own I/O has no more of it than the rest.
 //! 5. **cpu**: the part of the rest for which the call's task was runnable and no CPU ran it, by
 //!    the kernel's count (`sched_info.run_delay`). Its position within the call is not recorded.
@@ -40,7 +40,7 @@
 //!    - A call that slept and has I/O, all of it present: the I/O explains the sleeps, and the time
 //!      around it is the file system's way down and up: **file_system**. *Not proved*: a wait for a
 //!      folio or for room in the journal counts here too, as no record distinguishes the sleeps.
-//!    - A call that slept and has no I/O waited for something that is not in the trace (data
+//!    - A call that slept and has no I/O waited for something that is not in the trace (a file lock, data
 //!      in a pipe, another task's read of the same page): **unaccounted**. *Counter-example*:
 //!      `sync()` sleeps while kernel threads write. As `file_system` it would show that ext4
 //!      computed for a second.

@@ -12,8 +12,8 @@
 //! [`WAIT_MIN`] are not counted.
 //!
 //! *Memory*: traces come in the order of their ends, so requests that were in flight together come close
-//! to each other. [`HALF`] requests of a device are compared with [`HALF`] before and after them; neighbours
-//! that are farther away are not seen. A window takes 0.5 MB, of up to [`DEVICES_MAX`] devices.
+//! to each other. `HALF` requests of a device are compared with `HALF` before and after them; neighbours
+//! that are farther away are not seen. A window takes 0.8 MB, of up to [`DEVICES_MAX`] devices.
 //!
 //! *Rejected*: a comparison of each wait with each request around it. With 256 requests in flight that is
 //! a thousand steps a wait; the sum of busy times by process needs one pass.

@@ -57,7 +57,7 @@ pub struct WaitKey {
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
     rows: BTreeMap<WaitKey, Latency>,
-    /// Calls beyond [`ROWS_MAX`]. Boxed: it is large and rare.
+    /// Waits beyond `ROWS_MAX`. Boxed: it is large and rare.
     others: Option<Box<Latency>>,
 }
 
@@ -100,7 +100,7 @@ impl Waits {
         self.rows.len()
     }
 
-    /// Returns whether there are rows beyond [`ROWS_MAX`].
+    /// Returns whether there are rows beyond `ROWS_MAX`.
     pub fn has_others(&self) -> bool {
         self.others.is_some()
     }

@@ -8,8 +8,7 @@ use crate::text::style::Ink;
 use crate::text::table::{Column, Row, Table};
 use crate::text::units;
 
-const UNACCOUNTED: &str =
-    "unaccounted: slept for what its trace does not show (another's I/O, a lost record)";
+const UNACCOUNTED: &str = "unaccounted: slept for what its trace does not show (a lock of flock or fcntl, another's I/O, a lost record)";
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     if report.layers.row(Layer::Calls).times.count() == 0 {

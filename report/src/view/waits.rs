@@ -1,11 +1,10 @@
 //! Section: what calls waited for inside the kernel, and the holders of the locks.
 
-use super::{note, time, title};
+use super::{note, program, time, title};
 use crate::collect::latency::Latency;
 use crate::collect::waits::{WaitKey, WaitObject};
 use crate::report::Report;
 use crate::text::line::{Line, sanitize};
-use crate::text::shorten;
 use crate::text::style::Ink;
 use crate::text::table::{Column, Row, Table};
 use crate::text::units::{self, NONE, count};
@@ -14,8 +13,6 @@ use crate::text::units::{self, NONE, count};
 pub(crate) const WAITS_SHOWN: usize = 10;
 /// Meaning of a queue's row.
 const QUEUE: &str = "a queue: requests that waited in it while the device worked for the other one";
-/// Maximum width of a program's name.
-const PROGRAM_WIDTH: usize = 16;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     let waits = report.waits();
@@ -49,11 +46,10 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
 }
 
 fn cells(key: &WaitKey, times: &Latency) -> Vec<String> {
-    let name = |text: &str| shorten::end(&sanitize(text), PROGRAM_WIDTH);
     vec![
-        name(&key.program),
+        program(&key.program),
         sanitize(&key.object.name()),
-        key.holder.as_deref().map_or_else(|| NONE.to_owned(), name),
+        key.holder.as_deref().map_or_else(|| NONE.to_owned(), program),
         count(times.count()),
         time(times.quantile(0.5)),
         time(times.max()),

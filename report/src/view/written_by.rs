@@ -1,18 +1,15 @@
 //! Section: programs whose data the bios carried.
 
-use super::{note, size, time, title};
+use super::{note, program, size, time, title};
 use crate::collect::written_by::WriterRow;
 use crate::report::Report;
 use crate::text::line::{Line, sanitize};
 use crate::text::style::Ink;
 use crate::text::table::{Column, Row, Table};
-use crate::text::units::{self, count, counted};
-use crate::text::{shorten, units::NONE};
+use crate::text::units::{self, NONE, count, counted};
 
 /// Maximum number of rows.
 pub(crate) const WRITERS_SHOWN: usize = 10;
-/// Maximum width of a program's name.
-const PROGRAM_WIDTH: usize = 16;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     let rows = report.written_by.by_bytes(WRITERS_SHOWN);
@@ -27,8 +24,8 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("age p50").droppable(1),
         Column::number("age max"),
     ]);
-    for (program, file, row) in &rows {
-        table.push(Row::new(cells(program, file, row), Ink::Plain));
+    for (name, file, row) in &rows {
+        table.push(Row::new(cells(name, file, row), Ink::Plain));
     }
     let mut lines = title("written by", "whose data was written back, and its age in memory", columns);
     lines.extend(table.lines(columns));
@@ -47,10 +44,10 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     lines
 }
 
-fn cells(program: &str, file: &str, row: &WriterRow) -> Vec<String> {
+fn cells(name: &str, file: &str, row: &WriterRow) -> Vec<String> {
     vec![
         sanitize(file),
-        shorten::end(&sanitize(program), PROGRAM_WIDTH),
+        program(name),
         size(row.bytes),
         if row.requests == 0 { NONE.to_owned() } else { count(row.requests) },
         time(row.age.quantile(0.5)),
