@@ -91,7 +91,7 @@ pub(super) const FURTHER: &[Suite] = &[
     suite("context", "", Disk::Loop),
     suite("file_names", "", Disk::Loop),
     suite("page_faults", "", Disk::Loop),
-    suite("waits", "", Disk::Loop),
+    suite("waits", "dirty_pages", Disk::Loop),
     suite("fio", "the_report", Disk::Virtio),
     suite("conservation", "", Disk::Loop),
     suite("writeback", "io_uring", Disk::Loop),
