@@ -207,7 +207,7 @@ fn a_request_waits_for_the_program_that_floods_its_disk() {
     println!("{flooded:#?}");
     assert_eq!(flooded.len(), 1);
     assert_eq!(flooded[0]["holder"], "flood");
-    // How many wait depends on the machine: 24 of 150 beside three busy loops, 100 alone.
+    // How many wait depends on the machine: 24 of 150 during three busy loops, 100 alone.
     assert!(flooded[0]["times"].as_u64().unwrap() > 0);
     drop(settings);
 }
