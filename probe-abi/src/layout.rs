@@ -65,7 +65,7 @@ layout! {
     /// offset
     dirty_pause_argument,
     /// struct super_block, file_system_type
-    sb_dev, sb_type, fstype_name,
+    sb_dev, sb_bdev, sb_type, fstype_name,
     /// struct dentry
     dentry_parent, dentry_name, dentry_inode, dentry_seq, dentry_hashed,
     /// struct vfsmount inside struct mount, and fields of struct mount
@@ -91,7 +91,7 @@ layout! {
     /// struct block_device
     bdev_dev, bdev_disk,
     /// struct gendisk
-    disk_major, disk_first_minor,
+    disk_major, disk_first_minor, disk_private,
     /// struct request
     rq_queue, rq_cmd_flags, rq_flags, rq_tag, rq_data_len, rq_sector, rq_bio, rq_hctx, rq_queuelist,
     rq_flush_list, rq_part, rq_end_io_data,
@@ -101,6 +101,8 @@ layout! {
     hctx_fq, fq_flush_rq, fq_flush_queue, fq_running_bit,
     /// distance from a loop device's request to the kiocb of its file
     loop_kiocb,
+    /// struct loop_device: its file, the offset of its first byte in it, and LO_FLAGS_*
+    loop_file, loop_offset, loop_flags,
     /// struct io_kiocb with its result (struct io_cqe), io_ring_ctx; struct io_rw, which is the
     /// io_kiocb of a read or write
     io_kiocb_opcode, io_kiocb_flags, io_kiocb_user_data, io_kiocb_result, io_kiocb_fd, io_kiocb_file,

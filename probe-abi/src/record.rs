@@ -365,6 +365,9 @@ pub const PAGES_METADATA: u16 = 3;
 pub const PAGES_LOG: u16 = 4;
 /// Swapped memory.
 pub const PAGES_SWAP: u16 = 5;
+/// Not pages, but the range of its file that a bio of a loop device writes through the file's page
+/// cache: `file` and `offset` are valid. The bio may have another record, of its pages.
+pub const PAGES_OF_LOOP: u16 = 6;
 
 /// Flag of a [`BioPagesRecord`]: the pages are not consecutive in the file; `offset` is that of the
 /// first page. A record with PAGES_PART precedes this one for each consecutive part, unless the bio

@@ -99,7 +99,7 @@ pub struct PageWriter {
     /// the operation's own span. The join sets it.
     pub trace: TraceId,
     /// Span of the system call or the page fault; 0 if it has none. Of a request of io_uring, the call
-    /// that submitted it or, without one, its own.
+    /// that submitted it or, without one, its own. Of a bio of a loop device, the root of its trace.
     pub span: SpanId,
     /// Task that wrote.
     pub task: TaskRef,
@@ -127,6 +127,9 @@ pub enum WriterEvidence {
     UnderWayEarlier,
     /// The pages became writable in a memory mapping. Later stores into them are not visible.
     MappedStore,
+    /// The file belongs to a loop device, and a bio of that device that had ended when this one was
+    /// queued wrote these bytes of it.
+    LoopDevice,
 }
 
 /// Reason for bytes without a known writer.
@@ -155,7 +158,7 @@ impl WriterEvidence {
     /// Returns whether the data was in memory before the bio was queued, so that it has an age.
     pub fn has_age(self) -> bool {
         match self {
-            WriterEvidence::EndedBefore | WriterEvidence::MappedStore => true,
+            WriterEvidence::EndedBefore | WriterEvidence::MappedStore | WriterEvidence::LoopDevice => true,
             WriterEvidence::UnderWay | WriterEvidence::DuringTransfer | WriterEvidence::UnderWayEarlier => {
                 false
             }

@@ -21,6 +21,11 @@ const PREFIX: &str = "blkkin-test-";
 const DISK_VARIABLE: &str = "BLKKIN_TEST_DISK";
 /// File of a loop device on the disk.
 const UPPER: &str = "upper.img";
+/// Mount point of its file system.
+const UPPER_MOUNT: &str = "upper";
+/// Options of mkfs.ext4. All tables are written at once; otherwise a kernel thread would write them
+/// while a test counts.
+const MKFS_EXT4: [&str; 4] = ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
 
 /// Writes all data of a file system back; workers of the kernel submit it.
 pub(crate) fn sync(folder: &Path) {
@@ -85,10 +90,7 @@ impl Disk {
 
     /// Creates a disk with ext4 and these options of mkfs.ext4, mounted.
     pub(crate) fn ext4_with(bytes: u64, options: &[&str]) -> Result<Disk, String> {
-        // All tables are written now; otherwise a kernel thread would write them while the test
-        // counts.
-        let mkfs = ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
-        Disk::formatted(bytes, "ext4", &[&mkfs, options].concat())
+        Disk::formatted(bytes, "ext4", &[&MKFS_EXT4, options].concat())
     }
 
     /// Creates a disk with this file system, made by its mkfs with these options, mounted.
@@ -120,6 +122,17 @@ impl Disk {
     /// Creates a loop device with direct I/O over a file of `bytes` bytes on this disk's file
     /// system. It is removed with the disk.
     pub(crate) fn upper(&self, bytes: u64) -> Result<Upper, String> {
+        let upper = self.upper_with(bytes, &["--direct-io=on"])?;
+        let direct = format!("/sys/block/{}/loop/dio", upper.name());
+        match fs::read_to_string(&direct) {
+            Ok(text) if text.trim() == "1" => Ok(upper),
+            other => Err(format!("{direct}: {other:?}: this loop device takes no direct I/O")),
+        }
+    }
+
+    /// Creates a loop device with these options of losetup, as [`upper`](Self::upper) does. Without
+    /// any it writes through the page cache of its file.
+    pub(crate) fn upper_with(&self, bytes: u64, options: &[&str]) -> Result<Upper, String> {
         let file = self.mount_point().join(UPPER);
         // Written, so that its blocks are allocated where they will stay.
         let mut image = File::create(&file).map_err(|error| error.to_string())?;
@@ -127,14 +140,20 @@ impl Disk {
         // fsync leaves inode tables and bitmaps to write-back, which would come half a minute
         // later, between two counts.
         capture(tool("sync").arg("--file-system").arg(self.mount_point()))?;
-        let node = capture(tool("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&file))
+        let node = capture(tool("losetup").args(["--find", "--show"]).args(options).arg(&file))
             .map_err(|error| format!("no loop device: {error}"))?;
-        let upper = Upper { node: PathBuf::from(node), file };
-        let direct = format!("/sys/block/{}/loop/dio", upper.name());
-        match fs::read_to_string(&direct) {
-            Ok(text) if text.trim() == "1" => Ok(upper),
-            other => Err(format!("{direct}: {other:?}: this loop device takes no direct I/O")),
-        }
+        Ok(Upper { node: PathBuf::from(node), file })
+    }
+
+    /// Makes ext4 on a loop device of this disk and mounts it, until the disk is dropped. Returns the
+    /// mount point.
+    pub(crate) fn mount_upper(&self, upper: &Upper) -> Result<PathBuf, String> {
+        let folder = self.folder.join(UPPER_MOUNT);
+        fs::create_dir(&folder).unwrap();
+        capture(tool("mkfs.ext4").args(MKFS_EXT4).arg(&upper.node))?;
+        capture(tool("mount").args(["-t", "ext4"]).arg(&upper.node).arg(&folder))?;
+        sync(&folder);
+        Ok(folder)
     }
 
     /// Adds a partition of the second half, which disappears with the disk. Returns its node.
@@ -264,12 +283,17 @@ fn remove_leftovers() {
 /// Unmounts, detaches and removes; each step may find nothing to do.
 fn remove(folder: &Path) {
     let mount_point = folder.join("mnt");
+    unmount(&folder.join(UPPER_MOUNT));
     detach(&mount_point.join(UPPER));
-    if is_mounted(&mount_point) {
-        let _ = capture(tool("umount").arg(&mount_point)).inspect_err(|error| println!("{error}"));
-    }
+    unmount(&mount_point);
     detach(&folder.join("disk.img"));
     let _ = fs::remove_dir_all(folder);
+}
+
+fn unmount(mount_point: &Path) {
+    if is_mounted(mount_point) {
+        let _ = capture(tool("umount").arg(mount_point)).inspect_err(|error| println!("{error}"));
+    }
 }
 
 fn detach(image: &Path) {

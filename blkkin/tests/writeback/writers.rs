@@ -5,8 +5,11 @@
 //! writer follow from its seed alone.
 
 use std::ops::Range;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use super::support::direct::Block;
 use super::support::gated_process::GatedProcess;
 use super::support::single_process::c_path;
 
@@ -114,6 +117,22 @@ pub(crate) fn process(folder: &Path, writer: u64, number: usize) -> GatedProcess
         }
         0
     })
+}
+
+/// Writes a block of a device with its author, past the page cache.
+#[allow(dead_code, reason = "not each test writes to devices")]
+pub(crate) fn write_direct(device: &File, block: u64, (writer, step): (u64, usize)) -> std::io::Result<()> {
+    let mut content = Block([0; BLOCK]);
+    for sector in content.0.chunks_mut(SECTOR) {
+        for (word, value) in sector.chunks_mut(8).zip([MARK, writer, step as u64]) {
+            word.copy_from_slice(&value.to_ne_bytes());
+        }
+    }
+    // SAFETY: the block outlives the call.
+    let written = unsafe {
+        libc::pwrite(device.as_raw_fd(), content.0.as_ptr().cast(), BLOCK, (block * BLOCK as u64) as i64)
+    };
+    if written == BLOCK as isize { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// Returns the writer and its write that a sector of the disk is from.

@@ -7,7 +7,7 @@
 
 use super::device::{self, device_passes};
 use super::in_flight::{self, BIOS, Bio};
-use super::{pages, single_bio, stacked};
+use super::{loop_file, pages, single_bio, stacked};
 use crate::async_io;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
@@ -61,6 +61,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     if !device_passes(dev, disk) {
         return forget(percpu, address);
     }
+    percpu.disk = disk;
     let origin = setting!(kernel_origin);
     let shape = state.as_deref().map_or(0, shape_of_open_part);
     // SAFETY: as above.
@@ -132,6 +133,9 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
             percpu.pages.header.flags |= PAGES_OF_OTHER;
         }
         entry.flags |= pages::emit(percpu, address, ids, (entry.bytes, writes), entry.queue_ns);
+    }
+    if loop_file::is_loop(percpu.disk) && writes && entry.bytes != 0 {
+        loop_file::emit_loop_range(address, own, entry.root, entry.queue_ns);
     }
     // Last, with little left to remember: the verifier repeats it for each state that can reach it.
     if (lower || kind != 0 || discards) && task == 0 {

@@ -10,6 +10,7 @@
 //! - `legacy_request`: request start on kernels before 6.5
 //! - `flush`, `stacked`: requests served by a flush, and bios of stacked devices
 //! - `pages`: the file whose pages a bio carries
+//! - `loop_file`: the range of its file that a bio of a loop device reads or writes
 //! - `bio`, `request`: the hooks
 
 pub mod bio;
@@ -17,6 +18,7 @@ pub mod device;
 mod flush;
 mod in_flight;
 pub mod legacy_request;
+mod loop_file;
 mod new_request;
 pub mod pages;
 mod passthrough;

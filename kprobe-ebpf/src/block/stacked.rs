@@ -29,8 +29,8 @@
 //! (blk_next_bio), of which it is no part.
 //!
 //! *Not here*: a loop device without direct I/O, whose worker reads and dirties page cache pages:
-//! the disk I/O is readahead and write-back, and belongs to no request. Also a flush of a loop
-//! device, which is an fsync of its file. Both are the kernel's own work.
+//! the disk I/O is readahead and write-back, and belongs to no request (`loop_file` has the writes). Also
+//! a flush of a loop device, which is an fsync of its file. Both are the kernel's own work.
 
 use super::in_flight::{self, BIOS, REQUESTS};
 use super::single_bio;

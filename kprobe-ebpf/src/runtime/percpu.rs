@@ -19,7 +19,8 @@ pub struct PerCpuState {
     span_ids: u64,
     scratch: u64,
     slot: u32,
-    reserved: u32,
+    /// In block_bio_queue's slot, the number of the bio's disk.
+    pub disk: u32,
     /// State of `request::walk_bios`; in block_bio_queue's slot the result of
     /// `stacked::upper`.
     pub walk: CompletionWalk,

@@ -5,13 +5,19 @@
 //!
 //! *Invariant*: a row counts what the origins name, nothing is divided or guessed. Bytes without a
 //! known writer are in no row; the coverage counts them.
+//!
+//! *Data of a loop device* that is written back from its file has the programs that wrote to the device:
+//! those of the device's own bios in the trace that the origin names, whose origins came before. If these
+//! are not known, the program is that of the task that queued the device's bio.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::trace::page_origins::OriginIndex;
 use blkkin_wire::event::BioEvent;
+use blkkin_wire::ids::SpanId;
 use blkkin_wire::page_origin::{PageOriginEvent, PageWriter, WriterEvidence};
 
 use super::latency::Latency;
@@ -19,6 +25,13 @@ use super::latency::Latency;
 /// Maximum number of rows; the first pairs get one. A row takes some 30 KiB, nearly all of it the
 /// histogram of ages: 15 MiB.
 pub const WRITERS_MAX: usize = 512;
+
+/// Maximum number of traces of loop devices whose programs are remembered; the oldest is forgotten. 4 MiB.
+const LOOP_TRACES_MAX: usize = 16_384;
+/// Maximum number of programs that are named for one bio of a loop device.
+const LOOP_PROGRAMS_MAX: usize = 3;
+/// Major number of loop devices (LOOP_MAJOR, include/uapi/linux/major.h).
+const LOOP_MAJOR: u32 = 7;
 
 /// Program without a known name.
 pub const UNKNOWN_PROGRAM: &str = "unknown program";
@@ -40,6 +53,14 @@ pub struct WriterRow {
 pub struct WrittenBy {
     rows: HashMap<(Box<str>, Box<str>), WriterRow>,
     others: Option<Box<WriterRow>>,
+    loops: LoopPrograms,
+}
+
+/// Programs whose data the bios of loop devices carried, by the root of the trace.
+#[derive(Clone, Debug, Default)]
+struct LoopPrograms {
+    programs: HashMap<SpanId, Box<str>>,
+    order: VecDeque<SpanId>,
 }
 
 /// A row with its program and file.
@@ -61,16 +82,20 @@ impl WrittenBy {
                 self.add_bio(trace, bio, origin, requests.get(&bio.span).copied().unwrap_or(0));
             }
         }
+        self.loops.add(trace, &index);
     }
 
     fn add_bio(&mut self, trace: &Trace, bio: &BioEvent, origin: &PageOriginEvent, requests: u64) {
         let file = file(trace, bio, origin);
         // A program that wrote in many calls counts the bio once.
         let carried = || origin.writers.iter().filter(|writer| is_carried(writer));
-        let programs: BTreeSet<&str> = carried().map(|writer| program(trace, writer)).collect();
+        let programs: BTreeSet<Cow<'_, str>> =
+            carried().map(|writer| self.loops.program(trace, writer)).collect();
         for name in programs {
-            let own = || carried().filter(|writer| program(trace, writer) == name);
-            let row = self.row(name, &file);
+            let own: Vec<&PageWriter> =
+                carried().filter(|writer| self.loops.program(trace, writer) == name).collect();
+            let own = || own.iter();
+            let row = self.row(&name, &file);
             row.bytes += own().map(|writer| u64::from(writer.bytes)).sum::<u64>();
             row.requests += requests;
             let ended = own().filter(|writer| writer.evidence.has_age());
@@ -115,6 +140,43 @@ impl WrittenBy {
         let (bytes, requests) = all.fold((0, 0), sum);
         let (shown_bytes, shown_requests) = shown.iter().map(|(.., row)| *row).fold((0, 0), sum);
         (bytes - shown_bytes, requests - shown_requests)
+    }
+}
+
+impl LoopPrograms {
+    /// Notes the programs of a trace with writes to a loop device.
+    fn add(&mut self, trace: &Trace, index: &OriginIndex<'_>) {
+        let of_loop = |bio: &&BioEvent| bio.device.major == LOOP_MAJOR && bio.op.is_write();
+        let origins = trace.bios.iter().filter(of_loop).filter_map(|bio| index.of_bio(bio));
+        let carried = origins.flat_map(|origin| origin.writers.iter().filter(|writer| is_carried(writer)));
+        let mut programs: Vec<Cow<'_, str>> = carried.map(|writer| self.program(trace, writer)).collect();
+        programs.sort_unstable();
+        programs.dedup();
+        let more = programs.len().saturating_sub(LOOP_PROGRAMS_MAX);
+        programs.truncate(LOOP_PROGRAMS_MAX);
+        if programs.is_empty() {
+            return;
+        }
+        let mut names = programs.join(", ");
+        if more > 0 {
+            names.push_str(&format!(" and {more} others"));
+        }
+        let names = names.into();
+        if self.programs.insert(trace.root_span, names).is_none() {
+            self.order.push_back(trace.root_span);
+        }
+        if self.order.len() > LOOP_TRACES_MAX {
+            self.order.pop_front().and_then(|oldest| self.programs.remove(&oldest));
+        }
+    }
+
+    /// Returns the program of a writer or, if it is a bio of a loop device, those whose data it carried.
+    fn program<'a>(&self, trace: &'a Trace, writer: &PageWriter) -> Cow<'a, str> {
+        let known = || self.programs.get(&writer.span).map(|names| names.to_string());
+        match (writer.evidence == WriterEvidence::LoopDevice).then(known).flatten() {
+            Some(names) => names.into(),
+            None => program(trace, writer).into(),
+        }
     }
 }
 
@@ -186,6 +248,26 @@ mod tests {
         assert_eq!((rows[0].2.bytes, rows[0].2.requests, rows[0].2.age.count()), (8096, 2, 2));
         assert_eq!(rows[0].2.age.max(), Some(DurationNs(1_000_000)));
         assert_eq!(table.rest(&rows[..1]), (96, 1));
+    }
+
+    #[test]
+    fn data_of_a_loop_device_is_of_the_programs_that_wrote_to_it() {
+        let mut table = WrittenBy::default();
+        let mut to_the_device = write_back(5, vec![page_writer(7, 1, 4096)]);
+        to_the_device.bios[0].device.major = LOOP_MAJOR;
+        table.add(&to_the_device);
+        let worker = TaskRef { id: TaskId(78), version: 0 };
+        let device = |span| {
+            let evidence = WriterEvidence::LoopDevice;
+            PageWriter { task: worker, evidence, ..page_writer(span, 2, 1024) }
+        };
+        let mut to_the_disk = write_back(6, vec![device(5), device(9)]);
+        let task = Arc::new(TaskEvent::bare(worker, MonotonicNs(0), "kworker"));
+        to_the_disk.origin_names.writers.insert(worker, WriterName { task, exe: None });
+        table.add(&to_the_disk);
+        let rows = table.by_bytes(10);
+        let bytes: Vec<_> = rows.iter().map(|(program, _, row)| (*program, row.bytes)).collect();
+        assert_eq!(bytes, [("dd", 4096 + 1024), ("kworker", 1024)]);
     }
 
     #[test]

@@ -66,5 +66,6 @@ fn evidence_name(evidence: WriterEvidence) -> &'static str {
         WriterEvidence::DuringTransfer => "during transfer",
         WriterEvidence::UnderWayEarlier => "under way earlier",
         WriterEvidence::MappedStore => "mapped store",
+        WriterEvidence::LoopDevice => "loop device",
     }
 }

@@ -73,8 +73,12 @@ fn writers(trace: &Trace, origin: &PageOriginEvent) -> Option<String> {
         || "being written".to_owned(),
         |dirtied: MonotonicNs| format!("written {} ago", units::duration(origin.time.since(dirtied))),
     );
-    let mapped = own().all(|writer| writer.evidence == WriterEvidence::MappedStore);
-    let how = if mapped { " through a mapping" } else { "" };
+    let all = |evidence| own().all(|writer| writer.evidence == evidence);
+    let how = match () {
+        () if all(WriterEvidence::MappedStore) => " through a mapping",
+        () if all(WriterEvidence::LoopDevice) => " through a loop device",
+        () => "",
+    };
     Some(format!("{when}{how} by {name}{others}"))
 }
 

@@ -98,6 +98,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("rwsem_owner", &["rw_semaphore.owner"]),
     ("mutex_owner", &["mutex.owner"]),
     ("sb_dev", &["super_block.s_dev"]),
+    ("sb_bdev", &["super_block.s_bdev"]),
     ("sb_type", &["super_block.s_type"]),
     ("fstype_name", &["file_system_type.name"]),
     ("dentry_parent", &["dentry.d_parent"]),
@@ -146,6 +147,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("bdev_disk", &["block_device.bd_disk"]),
     ("disk_major", &["gendisk.major"]),
     ("disk_first_minor", &["gendisk.first_minor"]),
+    ("disk_private", &["gendisk.private_data"]),
     ("rq_queue", &["request.q"]),
     ("rq_cmd_flags", &["request.cmd_flags"]),
     ("rq_flags", &["request.rq_flags"]),
@@ -306,7 +308,9 @@ pub fn resolve() -> Result<KernelTypes, TracerError> {
     let tracepoints = names.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
     let functions = tracepoint_equivalents::function_names().filter(|name| btf.has(name)).collect();
     let edges = stacked_layouts::resolve(&btf);
-    let layout = Layout { loop_kiocb: edges.loop_kiocb, ..layout(&btf) };
+    let [loop_file, loop_offset, loop_flags] = edges.loop_device;
+    let loop_kiocb = edges.loop_kiocb;
+    let layout = Layout { loop_kiocb, loop_file, loop_offset, loop_flags, ..layout(&btf) };
     let operations = ReqOpTable::from_btf(&btf);
     Ok(KernelTypes { layout, tracepoints, functions, paths: edges.paths, operations })
 }

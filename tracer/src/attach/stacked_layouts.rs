@@ -76,6 +76,10 @@ const _: () = assert!(LAYOUTS.len() - 1 <= POINTER_STEPS_MAX);
 /// (blk_mq_rq_to_pdu, include/linux/blk-mq.h) and contain the kiocb (drivers/block/loop.c).
 const LOOP_KIOCB: &str = "loop_cmd.iocb";
 
+/// File of a loop device, offset of the device's first byte in it, and flags (drivers/block/loop.c).
+const LOOP_DEVICE: [&str; 3] =
+    ["loop_device.lo_backing_file", "loop_device.lo_offset", "loop_device.lo_flags"];
+
 /// Modules whose BTF is read if the driver is not built in.
 const MODULES: &[&str] = &["loop", "dm_mod", "dm_crypt", "md_mod", "raid1", "raid10"];
 
@@ -94,6 +98,8 @@ pub(crate) struct StackedLayouts {
     pub(crate) paths: Vec<PointerPath>,
     /// Offset from a loop device's request to its kiocb; ABSENT if there is none.
     pub(crate) loop_kiocb: u32,
+    /// Offsets of [`LOOP_DEVICE`]; ABSENT if there is none.
+    pub(crate) loop_device: [u32; 3],
 }
 
 /// Lists the structs to look up in the kernel's BTF.
@@ -102,6 +108,7 @@ pub(crate) fn struct_names() -> impl Iterator<Item = &'static str> {
         .iter()
         .flat_map(member_paths)
         .chain([LOOP_KIOCB])
+        .chain(LOOP_DEVICE)
         .filter_map(|spelling| Some(spelling.split_once('.')?.0))
 }
 
@@ -135,5 +142,6 @@ pub(crate) fn resolve(kernel: &Btf<'_>) -> StackedLayouts {
     StackedLayouts {
         paths: paths.collect(),
         loop_kiocb: loop_kiocb.map_or(ABSENT, |(within, request)| request + within),
+        loop_device: LOOP_DEVICE.map(|spelling| offset(spelling).unwrap_or(ABSENT)),
     }
 }

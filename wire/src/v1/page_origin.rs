@@ -47,12 +47,13 @@ const REASONS: [WritebackReason; 7] = [
 /// The number 0 is no reason.
 const UNATTRIBUTED: [Unattributed; 3] =
     [Unattributed::NotRecorded, Unattributed::Evicted, Unattributed::NotConsecutive];
-const EVIDENCE: [WriterEvidence; 5] = [
+const EVIDENCE: [WriterEvidence; 6] = [
     WriterEvidence::EndedBefore,
     WriterEvidence::UnderWay,
     WriterEvidence::MappedStore,
     WriterEvidence::DuringTransfer,
     WriterEvidence::UnderWayEarlier,
+    WriterEvidence::LoopDevice,
 ];
 
 /// Returns the number of a value; every value is in its list.

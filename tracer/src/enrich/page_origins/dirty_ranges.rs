@@ -70,6 +70,18 @@ pub(crate) struct Carried {
     pub(crate) queued: MonotonicNs,
 }
 
+/// Kind of the operation that wrote.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+enum Source {
+    /// System call, or request of io_uring.
+    Call,
+    /// Store through a memory mapping.
+    Mapping,
+    /// Bio of a loop device.
+    LoopDevice,
+}
+
 /// Part of a write within one segment.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -80,7 +92,7 @@ struct Entry {
     task: u64,
     ended: u64,
     version: u16,
-    mapped: bool,
+    source: Source,
     /// The write was under way when its bytes were carried.
     under_way: bool,
     /// 0: dirty. Else 1 + the time at which a bio carried it, in ms since the table's start.
@@ -140,7 +152,7 @@ impl DirtyRanges {
                 task: writer.task.id.0,
                 ended: writer.ended.0,
                 version: writer.task.version,
-                mapped: writer.evidence == WriterEvidence::MappedStore,
+                source: Source::of(writer.evidence),
                 under_way: false,
                 carried: 0,
             };
@@ -323,6 +335,16 @@ impl DirtyRanges {
     }
 }
 
+impl Source {
+    fn of(evidence: WriterEvidence) -> Source {
+        match evidence {
+            WriterEvidence::MappedStore => Source::Mapping,
+            WriterEvidence::LoopDevice => Source::LoopDevice,
+            _ => Source::Call,
+        }
+    }
+}
+
 impl Entry {
     /// Returns the time in ms for which it stays after a bio carried it.
     fn kept_ms(&self) -> u32 {
@@ -332,7 +354,11 @@ impl Entry {
 
     /// Returns the evidence for a bio that was queued after the write.
     fn evidence(&self) -> WriterEvidence {
-        if self.mapped { WriterEvidence::MappedStore } else { WriterEvidence::EndedBefore }
+        match self.source {
+            Source::Call => WriterEvidence::EndedBefore,
+            Source::Mapping => WriterEvidence::MappedStore,
+            Source::LoopDevice => WriterEvidence::LoopDevice,
+        }
     }
 
     /// Returns its bytes, if they are dirty.

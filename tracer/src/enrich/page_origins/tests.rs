@@ -111,6 +111,33 @@ fn every_writer_of_the_range_is_named_and_no_other() {
     assert!(found[0].writers.iter().all(|writer| writer.evidence == WriterEvidence::EndedBefore));
 }
 
+#[test]
+fn a_bio_of_a_loop_device_is_a_writer_of_its_file_under_its_root() {
+    let mut origins = new();
+    let of_loop = |span, time, offset| {
+        let bio = bio(span, time, offset, 4_096, 0);
+        BioPagesRecord { kind: raw::PAGES_OF_LOOP, root: span + 500, ..bio }
+    };
+    // The third one ends after the lower bio was queued, the fourth one is behind it.
+    let records =
+        [of_loop(1, 10, 0), of_loop(2, 20, 4_096), of_loop(3, 100, 8_192), of_loop(4, 30, 12_288), bio(9, 100, 0, 12_288, 0)];
+    let found = process(&mut origins, vec![write(5, [11, 12], 0, 100)], &records, LATER);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[501, 5, 502, 503]]);
+    let evidence: Vec<_> = found[0].writers.iter().map(|writer| writer.evidence).collect();
+    assert_eq!(
+        evidence,
+        [
+            WriterEvidence::LoopDevice,
+            WriterEvidence::EndedBefore,
+            WriterEvidence::LoopDevice,
+            WriterEvidence::UnderWay
+        ]
+    );
+    assert_eq!(found[0].bytes_unattributed, 0);
+    let found = process(&mut origins, vec![], &[bio(10, LATER + 200, 12_288, 4_096, 0)], 3 * LATER);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[504]]);
+}
+
 /// A request of io_uring, which the call `span + 500` submitted.
 fn request(span: u64, times: [u64; 2], offset: i64, bytes: i32) -> LayerEvent {
     let task = TaskRef { id: TaskId(span), version: 0 };

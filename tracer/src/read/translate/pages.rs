@@ -2,7 +2,7 @@
 
 use blkkin_probe_abi::record::{self as raw, BioPagesRecord};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::ids::SpanId;
+use blkkin_wire::ids::{FileId, SpanId};
 use blkkin_wire::page_origin::{PageKind, PageOriginEvent, WritebackReason};
 
 /// Returns the event of a record, without writers.
@@ -19,7 +19,7 @@ pub(crate) fn event(record: &BioPagesRecord) -> PageOriginEvent {
         bio: SpanId(record.span),
         root: SpanId(record.root),
         kind,
-        file: (kind == PageKind::File).then(|| super::file_id(&record.file)),
+        file: (kind == PageKind::File).then(|| file(record)),
         offset: record.offset,
         bytes: record.bytes,
         parts: Vec::new(),
@@ -28,6 +28,16 @@ pub(crate) fn event(record: &BioPagesRecord) -> PageOriginEvent {
         bytes_unattributed: 0,
         unattributed: None,
     }
+}
+
+/// Returns whether the record is of the range that a bio of a loop device writes in its file.
+pub(crate) fn is_of_loop(record: &BioPagesRecord) -> bool {
+    record.kind == raw::PAGES_OF_LOOP
+}
+
+/// Returns the file of the record, which has one.
+pub(crate) fn file(record: &BioPagesRecord) -> FileId {
+    super::file_id(&record.file)
 }
 
 /// Returns whether the bio writes the pages.

@@ -231,13 +231,13 @@ prop_compose! {
 prop_compose! {
     fn page_writer()(
         trace in option::of(any::<u128>()), span in option::of(1..u64::MAX), task in task(), dirtied in time(), bytes: u32,
-        evidence in 0..5_usize
+        evidence in 0..6_usize
     ) -> PageWriter {
         use WriterEvidence::*;
         let span = SpanId(span.unwrap_or(0));
         PageWriter {
             trace: TraceId(trace.unwrap_or(7 << 64 | u128::from(span.0))), span, task, dirtied, bytes,
-            evidence: [EndedBefore, UnderWay, MappedStore, DuringTransfer, UnderWayEarlier][evidence],
+            evidence: [EndedBefore, UnderWay, MappedStore, DuringTransfer, UnderWayEarlier, LoopDevice][evidence],
         }
     }
 }

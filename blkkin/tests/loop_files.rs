@@ -1,0 +1,239 @@
+//! A loop device that writes through the page cache of its file, as `losetup` makes it: what the kernel
+//! writes to the lower disk later leads to the loop device's bios, and to the calls above them.
+//!
+//! *Input*: programs that write sectors with their own number, and the lower disk's content afterwards.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints what it recorded"
+)]
+
+mod common;
+mod support;
+#[path = "writeback/writers.rs"]
+mod writers;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use blkkin_tracer::TracerConfig;
+use blkkin_wire::event::{BioEvent, SyscallEvent};
+use blkkin_wire::ids::{DeviceId, Pid, SpanId};
+use blkkin_wire::page_origin::{PageKind, PageOriginEvent, WriterEvidence};
+
+use support::disk::{Disk, Upper, sync};
+use support::gated_process::GatedProcess;
+use support::missed_ends::until_complete;
+use support::recording::{Recorder, Recording};
+use support::{needs, or_skip};
+use writers::{SECTOR, Step};
+
+const LOWER: u64 = 96 << 20;
+const UPPER: u64 = 32 << 20;
+/// Offset of the device in its file, in the test with one.
+const OFFSET: u64 = 1 << 20;
+const WRITERS: u64 = 4;
+
+fn number_of_steps() -> usize {
+    if std::env::var_os("BLKKIN_GUEST").is_some() { 200 } else { 1_500 }
+}
+
+/// A writer: its number and the number of its step.
+type Author = (u64, usize);
+
+/// The writers' file system is on the loop device: the kernel writes their pages to it, and later
+/// the pages of its file to the disk.
+#[test]
+fn each_sector_below_a_mounted_loop_device_is_from_a_named_writer() {
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(LOWER));
+    let upper = or_skip!(disk.upper_with(UPPER, &[]));
+    let folder = or_skip!(disk.mount_upper(&upper));
+    sectors_are_from_named_writers(&disk, &upper, 0, || {
+        writers::remove_files(&folder);
+        (0..WRITERS).map(|writer| writers::process(&folder, writer, number_of_steps())).collect()
+    }, || sync(&folder));
+}
+
+/// The programs write to the device itself, past its own page cache, and the device begins in the middle
+/// of its file.
+#[test]
+fn each_sector_that_was_written_to_a_loop_device_is_from_a_named_call() {
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(LOWER));
+    let upper = or_skip!(disk.upper_with(UPPER, &[&format!("--offset={OFFSET}")]));
+    let processes = || (0..WRITERS).map(|writer| direct_writer(&upper.node, writer)).collect();
+    sectors_are_from_named_writers(&disk, &upper, OFFSET, processes, || ());
+}
+
+/// Forks a process that writes each block of its quarter of the device, every other one twice.
+fn direct_writer(node: &Path, writer: u64) -> GatedProcess {
+    let device = support::direct::open(node);
+    GatedProcess::new(move || {
+        let blocks = number_of_steps() as u64;
+        for step in 0..blocks {
+            let block = writer * blocks + step / 3 * 2 + step % 3 % 2;
+            if writers::write_direct(&device, block, (writer, step as usize)).is_err() {
+                return 1;
+            }
+        }
+        0
+    })
+}
+
+fn sectors_are_from_named_writers(
+    disk: &Disk,
+    upper: &Upper,
+    offset: u64,
+    processes: impl Fn() -> Vec<GatedProcess>,
+    sync_upper: impl Fn(),
+) {
+    let mut pids = Vec::new();
+    let recording = until_complete(|| {
+        let mut processes = processes();
+        pids = processes.iter().map(GatedProcess::pid).collect();
+        let recorder = Recorder::start(&TracerConfig::default(), &pids);
+        processes.iter_mut().for_each(GatedProcess::release);
+        processes.iter_mut().for_each(|process| assert_eq!(process.run_to_exit(), 0));
+        sync_upper();
+        sync(&disk.mount_point());
+        recorder.finish()
+    });
+    let truth = Truth::new(&recording, &pids, upper.device(), offset);
+    let checked = truth.check(disk, &recording);
+    println!("{checked:?}");
+    assert_eq!(checked.wrong, 0, "{checked:?}");
+    assert!(checked.sectors > 4_000 && checked.named >= 100, "{checked:?}");
+    assert!(checked.not_named * 1_000 <= checked.sectors, "{checked:?}");
+}
+
+/// What the programs and the loop device did.
+struct Truth<'a> {
+    authors: HashMap<SpanId, Author>,
+    /// Origins of bios.
+    origins: HashMap<SpanId, &'a PageOriginEvent>,
+    /// Write bios of the loop device by the root of their trace, with their ranges of the file.
+    upper: HashMap<SpanId, Vec<(Range<u64>, &'a BioEvent)>>,
+}
+
+#[derive(Debug, Default)]
+struct Checked {
+    /// Sectors of the lower disk that a writer wrote and a recorded bio carried.
+    sectors: u64,
+    not_named: u64,
+    /// Named writers.
+    named: u64,
+    /// Named writers without a bio of the loop device that wrote into the range before.
+    wrong: u64,
+}
+
+impl<'a> Truth<'a> {
+    fn new(recording: &'a Recording, pids: &[Pid], device: DeviceId, offset: u64) -> Truth<'a> {
+        let mut upper: HashMap<SpanId, Vec<_>> = HashMap::new();
+        for bio in recording.bios().filter(|bio| is_write_to(bio, device)) {
+            let start = offset + bio.sector.0 * SECTOR as u64;
+            upper.entry(bio.root).or_default().push((start..start + u64::from(bio.bytes), bio));
+        }
+        let origins = recording.page_origins().map(|origin| (origin.bio, origin)).collect();
+        Truth { authors: authors(recording, pids), origins, upper }
+    }
+
+    fn check(&self, disk: &Disk, recording: &Recording) -> Checked {
+        let mut checked = Checked::default();
+        let mut last = HashMap::new();
+        let mut bios: Vec<&BioEvent> =
+            recording.bios().filter(|bio| is_write_to(bio, disk.device())).collect();
+        bios.sort_by_key(|bio| bio.queue);
+        for bio in bios {
+            self.check_names(bio, &mut checked);
+            let sectors = 0..u64::from(bio.bytes) / SECTOR as u64;
+            last.extend(sectors.map(|sector| (bio.sector.0 + sector, bio)));
+        }
+        for (number, sector) in (0..).zip(content(disk).chunks_exact(SECTOR)) {
+            let (Some(author), Some(bio)) = (writers::author(sector), last.get(&number)) else { continue };
+            checked.sectors += 1;
+            let named = self.origins.get(&bio.span).map(|origin| self.named(origin)).unwrap_or_default();
+            if !named.contains(&author) {
+                checked.not_named += 1;
+                if checked.not_named <= 3 {
+                    println!("sector {number}: {author:?} is not among {named:?}\n{bio:?}");
+                }
+            }
+        }
+        checked
+    }
+
+    /// Returns the authors that an origin names, through the loop device.
+    fn named(&self, origin: &PageOriginEvent) -> HashSet<Author> {
+        let bios = |root: &SpanId| self.upper.get(root).into_iter().flatten();
+        let of_root = |root: SpanId| {
+            let of_bios = bios(&root).filter_map(|(_, bio)| self.origins.get(&bio.span));
+            let writers = of_bios.flat_map(|origin| &origin.writers).map(|writer| writer.span);
+            writers.chain([root]).collect::<Vec<_>>()
+        };
+        let spans = origin.writers.iter().flat_map(|writer| of_root(writer.span));
+        spans.filter_map(|span| self.authors.get(&span).copied()).collect()
+    }
+
+    /// Checks that the loop device wrote into the bio's range before, for each writer.
+    fn check_names(&self, bio: &BioEvent, checked: &mut Checked) {
+        let Some(origin) = self.origins.get(&bio.span) else { return };
+        for writer in origin.writers.iter().filter(|_| origin.kind == PageKind::File) {
+            checked.named += 1;
+            let in_time = |upper: &BioEvent| match writer.evidence {
+                WriterEvidence::LoopDevice => upper.end <= origin.time,
+                _ => upper.queue <= bio.end,
+            };
+            let wrote = self.upper.get(&writer.span).into_iter().flatten().any(|(range, upper)| {
+                let overlaps = |part: Range<u64>| part.start < range.end && range.start < part.end;
+                origin.ranges().any(overlaps) && in_time(upper)
+            });
+            if !wrote {
+                checked.wrong += 1;
+                println!("{writer:?} of {origin:?}");
+            }
+        }
+    }
+}
+
+/// Finds the writes of each process in order: its nth `pwrite64` is its nth write.
+fn authors(recording: &Recording, pids: &[Pid]) -> HashMap<SpanId, Author> {
+    let tasks: HashMap<_, _> = recording.tasks().map(|task| (task.task.id, task.pid)).collect();
+    let mut made: HashMap<Pid, Vec<&SyscallEvent>> = HashMap::new();
+    for call in recording.calls_named("pwrite64") {
+        made.entry(tasks[&call.task.id]).or_default().push(call);
+    }
+    let mut authors = HashMap::new();
+    for (writer, pid) in (0..).zip(pids) {
+        let mut calls = made.remove(pid).unwrap();
+        calls.sort_by_key(|call| call.enter);
+        let direct = calls.len() == number_of_steps();
+        let steps = writers::steps(writer, number_of_steps()).into_iter().enumerate();
+        let writes: Vec<usize> = steps
+            .filter(|(_, step)| direct || matches!(step, Step::Write(_)))
+            .map(|(index, _)| index)
+            .collect();
+        assert_eq!(calls.len(), writes.len());
+        authors.extend(calls.iter().zip(writes).map(|(call, index)| (call.span, (writer, index))));
+    }
+    authors
+}
+
+fn is_write_to(bio: &BioEvent, device: DeviceId) -> bool {
+    bio.device == device && bio.op.name_for(bio.bytes) == "write"
+}
+
+/// Reads the whole disk, past the content of before in the device's page cache.
+fn content(disk: &Disk) -> Vec<u8> {
+    let mut node = File::open(disk.node()).unwrap();
+    // SAFETY: passes numbers only.
+    unsafe { libc::posix_fadvise(node.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let mut content = Vec::new();
+    node.read_to_end(&mut content).unwrap();
+    content
+}

@@ -1,0 +1,97 @@
+//! Bios that write to loop devices, and the ranges of the devices' files that they write.
+//!
+//! *In*: the range, when a bio is queued (`kprobe-ebpf/src/block/loop_file.rs`). *Out*: the range again,
+//! when the bio ends and the driver has written the file. *Invariant*: bios in flight are bounded; one
+//! whose end is never seen is forgotten, and its file's pages then have one writer less.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use blkkin_probe_abi::record::BioPagesRecord;
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::ids::{FileId, SpanId};
+
+use crate::read::translate::pages;
+
+/// Maximum number of bios in flight: of 512 devices with 128 requests each. 7 MiB.
+const IN_FLIGHT_MAX: usize = 65_536;
+
+/// A bio that was queued at a loop device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LoopBio {
+    /// Root span of its trace.
+    pub(super) root: SpanId,
+    pub(super) file: FileId,
+    /// Bytes of the file that it writes.
+    pub(super) range: Range<u64>,
+    pub(super) queued: MonotonicNs,
+}
+
+/// Bios of loop devices in flight.
+#[derive(Debug, Default)]
+pub(super) struct LoopBios {
+    bios: HashMap<SpanId, LoopBio>,
+    /// Spans in the order in which they were queued. Some have ended.
+    order: VecDeque<SpanId>,
+}
+
+impl LoopBios {
+    /// Notes a bio that was queued.
+    pub(super) fn begin(&mut self, record: &BioPagesRecord) {
+        let bio = LoopBio {
+            root: SpanId(record.root),
+            file: pages::file(record),
+            range: record.offset..record.offset.saturating_add(record.bytes.into()),
+            queued: MonotonicNs(record.header.time_ns),
+        };
+        let span = SpanId(record.span);
+        self.bios.insert(span, bio);
+        self.order.push_back(span);
+        while self.order.len() > IN_FLIGHT_MAX {
+            self.order.pop_front().and_then(|oldest| self.bios.remove(&oldest));
+        }
+    }
+
+    /// Returns the bio of this span, which has ended, if it was one of a loop device.
+    pub(super) fn end(&mut self, span: SpanId) -> Option<LoopBio> {
+        if self.bios.is_empty() {
+            return None;
+        }
+        let bio = self.bios.remove(&span);
+        while self.order.front().is_some_and(|span| !self.bios.contains_key(span)) {
+            self.order.pop_front();
+        }
+        bio
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(span: u64) -> BioPagesRecord {
+        BioPagesRecord { span, offset: 4_096, bytes: 512, ..BioPagesRecord::default() }
+    }
+
+    #[test]
+    fn a_bio_ends_once_with_its_range() {
+        let mut bios = LoopBios::default();
+        bios.begin(&record(1));
+        bios.begin(&record(2));
+        assert_eq!(bios.end(SpanId(3)), None);
+        assert_eq!(bios.end(SpanId(2)).map(|bio| bio.range), Some(4_096..4_608));
+        assert_eq!(bios.end(SpanId(2)), None);
+        assert!(bios.end(SpanId(1)).is_some());
+        assert!(bios.bios.is_empty() && bios.order.is_empty());
+    }
+
+    #[test]
+    fn bios_whose_ends_were_missed_are_forgotten() {
+        let mut bios = LoopBios::default();
+        for span in 1..=IN_FLIGHT_MAX as u64 + 10 {
+            bios.begin(&record(span));
+        }
+        assert_eq!((bios.bios.len(), bios.order.len()), (IN_FLIGHT_MAX, IN_FLIGHT_MAX));
+        assert_eq!((bios.end(SpanId(10)), bios.end(SpanId(11)).is_some()), (None, true));
+    }
+}
