@@ -54,10 +54,16 @@ fn each_sector_below_a_mounted_loop_device_is_from_a_named_writer() {
     let disk = or_skip!(Disk::ext4(LOWER));
     let upper = or_skip!(disk.upper_with(UPPER, &[]));
     let folder = or_skip!(disk.mount_upper(&upper));
-    sectors_are_from_named_writers(&disk, &upper, 0, || {
-        writers::remove_files(&folder);
-        (0..WRITERS).map(|writer| writers::process(&folder, writer, number_of_steps())).collect()
-    }, || sync(&folder));
+    sectors_are_from_named_writers(
+        &disk,
+        &upper,
+        0,
+        || {
+            writers::remove_files(&folder);
+            (0..WRITERS).map(|writer| writers::process(&folder, writer, number_of_steps())).collect()
+        },
+        || sync(&folder),
+    );
 }
 
 /// The programs write to the device itself, past its own page cache, and the device begins in the middle
@@ -112,7 +118,7 @@ fn sectors_are_from_named_writers(
     assert!(checked.not_named * 1_000 <= checked.sectors, "{checked:?}");
 }
 
-/// What the programs and the loop device did.
+/// Writes of the programs and of the loop device.
 struct Truth<'a> {
     authors: HashMap<SpanId, Author>,
     /// Origins of bios.

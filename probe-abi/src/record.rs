@@ -117,6 +117,10 @@ pub const SYSCALL_WRITES_PAGE_CACHE: u16 = 1 << 11;
 /// ring was full.
 pub const SYSCALL_HAS_WAITS: u16 = 1 << 12;
 
+/// The system call is a read of a regular file that is not open for direct I/O: it reads through the
+/// page cache.
+pub const SYSCALL_READS_PAGE_CACHE: u16 = 1 << 13;
+
 /// Maximum bytes of a path argument, including its NUL. A path may be 4096 bytes long (PATH_MAX,
 /// include/uapi/linux/limits.h); longer than 256 is rare, and the record flags the truncation.
 pub const PATH_ARG_MAX: usize = 256;

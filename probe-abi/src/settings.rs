@@ -196,6 +196,8 @@ impl SyscallShape {
     pub const WRITES_SECOND: u32 = 1 << 23;
     /// Moves a name or a mount (rename, mount). Not traced for that.
     pub const MOVES: u32 = 1 << 24;
+    /// Reads data of the primary descriptor's file.
+    pub const READS: u32 = 1 << 25;
     const FD_SHIFT: u32 = 4;
     const SECOND_FD_SHIFT: u32 = 8;
     const PATH_SHIFT: u32 = 12;

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use crate::collect::calls::{CallRow, IoKind, Operation};
 use crate::collect::coverage::{Cause, CoverageRow};
 use crate::collect::devices::DeviceRow;
-use crate::collect::files::{self, FileRow};
+use crate::collect::files::{self, CachedReads, FileRow};
 use crate::collect::latency::Latency;
 use crate::collect::layers::Layer;
 use crate::collect::totals::Totals;
@@ -163,6 +163,7 @@ fn files(report: &Report) -> Value {
             ("bytes_written", json!(row.bytes.written)),
             ("total_ns", json!(row.total.0)),
             ("max_ns", json!(row.max.0)),
+            ("page_cache", page_cache(&row.cached)),
         ])
     };
     let shown = report.files.by_time(FILES_SHOWN);
@@ -175,6 +176,17 @@ fn files(report: &Report) -> Value {
         "slowest": shown.iter().map(named).collect::<Vec<_>>(),
         "rest": Value::Object(file(&report.files.rest(&shown))),
         "count": report.files.count(),
+    })
+}
+
+/// Returns the reads through the page cache, and what they fetched.
+fn page_cache(cached: &CachedReads) -> Value {
+    json!({
+        "reads": cached.reads,
+        "hits": cached.hits,
+        "bytes": cached.bytes.bytes,
+        "bytes_fetched": cached.bytes.fetched,
+        "bytes_read_ahead": cached.bytes.read_ahead,
     })
 }
 

@@ -11,7 +11,7 @@ use blkkin_probe_abi::settings::{
 use blkkin_wire::async_io;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
-use blkkin_wire::syscalls::{Arch, SyscallId};
+use blkkin_wire::syscalls::{Arch, SyscallClass, SyscallId};
 
 use crate::attach::probes::AttachKind;
 use crate::enrich::contexts::policy::ContextPolicy;
@@ -272,6 +272,9 @@ fn shape(call: SyscallId) -> SyscallShape {
     }
     if spec.writes_primary_file() {
         bits |= SyscallShape::WRITES;
+    }
+    if spec.class == SyscallClass::Read && spec.moves_data() {
+        bits |= SyscallShape::READS;
     }
     if spec.writes_second_file() {
         bits |= SyscallShape::WRITES_SECOND;

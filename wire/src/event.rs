@@ -122,6 +122,18 @@ pub struct OpenFile {
     pub position_after: Option<i64>,
 }
 
+impl OpenFile {
+    /// Returns the offset of the first of `bytes` bytes that a call moved at the file's position. The
+    /// position at return is exact also for O_APPEND; threads that share an open file can move it
+    /// between the two.
+    pub fn start_by_position(&self, bytes: u64) -> Option<u64> {
+        match (self.position_after, self.position_before) {
+            (Some(after), _) => u64::try_from(after).ok()?.checked_sub(bytes),
+            (None, before) => u64::try_from(before?).ok(),
+        }
+    }
+}
+
 /// A system call: the root of its trace on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyscallEvent {
@@ -167,6 +179,8 @@ pub struct SyscallEvent {
     /// True if the call may write pages of its file's page cache: a write to a file that is not
     /// open for direct I/O.
     pub writes_page_cache: bool,
+    /// True if the call reads a regular file that is not open for direct I/O.
+    pub reads_page_cache: bool,
     /// Waits of the call inside the kernel; none if it did not wait. Boxed: an event is
     /// moved several times, and few have some.
     pub waits: Option<Box<CallWaits>>,
@@ -196,6 +210,7 @@ impl SyscallEvent {
             context: None,
             attributes: None,
             writes_page_cache: false,
+            reads_page_cache: false,
             waits: None,
         }
     }

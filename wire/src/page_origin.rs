@@ -44,7 +44,8 @@ pub struct PageOriginEvent {
     pub writers: Vec<PageWriter>,
     /// Bytes of the range without a known writer; 0 for a read.
     pub bytes_unattributed: u32,
-    /// Reason for the unattributed bytes.
+    /// Reason for the unattributed bytes; of a read, [`Unattributed::NotConsecutive`] if the parts are not
+    /// known.
     pub unattributed: Option<Unattributed>,
 }
 

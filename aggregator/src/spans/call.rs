@@ -16,6 +16,7 @@ use super::tags::Tags;
 use super::{block, error, names};
 use crate::latency;
 use crate::trace::interned_file::{InternedFile, inode};
+use crate::trace::page_cache::CachedRead;
 use crate::trace::{Root, Trace, WaitLink};
 
 /// Adds the spans of a call's trace.
@@ -117,6 +118,10 @@ fn file_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
     captured_tag("blkkin.path.captured", call.paths_captured, tags);
     tags.maybe("blkkin.offset", call.call.spec().offset(&call.args));
     tags.maybe("blkkin.bytes.requested", call.call.spec().requested_bytes(&call.args));
+    if let Some(read) = CachedRead::of(trace).filter(|_| call.bios > 0) {
+        tags.number("blkkin.page_cache.fetched", read.fetched);
+        tags.number("blkkin.page_cache.read_ahead", read.read_ahead);
+    }
 }
 
 fn open_file_tags(

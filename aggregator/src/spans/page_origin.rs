@@ -94,7 +94,9 @@ fn relation(origin: &PageOriginEvent, writer: &PageWriter) -> String {
         }
         WriterEvidence::UnderWay => "written_by (rule: the call was writing these bytes of the file)".into(),
         WriterEvidence::LoopDevice => {
-            format!("written_by (rule: a bio of its loop device wrote these bytes of the file, {age} ms before)")
+            format!(
+                "written_by (rule: a bio of its loop device wrote these bytes of the file, {age} ms before)"
+            )
         }
         WriterEvidence::MappedStore => {
             format!("written_by (rule: its memory mapping made these pages writable, {age} ms before)")

@@ -12,6 +12,7 @@
 pub mod async_io;
 pub(crate) mod id_map;
 pub mod interned_file;
+pub mod page_cache;
 pub mod page_origins;
 pub mod stacked;
 pub mod thread_attributes;

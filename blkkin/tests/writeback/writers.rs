@@ -4,8 +4,8 @@
 //! which write a sector is from, whatever the block size of the file system. The operations of a
 //! writer follow from its seed alone.
 
-use std::ops::Range;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 

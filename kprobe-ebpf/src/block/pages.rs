@@ -204,7 +204,7 @@ pub fn emit(
     pages.header.len = size_of::<BioPagesRecord>() as u32;
     pages.header.time_ns = now;
     (pages.span, pages.root, pages.bytes) = (span, root, bytes);
-    if pages.header.flags & PAGES_NOT_CONSECUTIVE != 0 && writes {
+    if pages.header.flags & PAGES_NOT_CONSECUTIVE != 0 {
         emit_parts(bio);
     }
     if put(percpu) { BIO_HAS_PAGES } else { 0 }

@@ -35,6 +35,9 @@ pub fn record_file(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskStat
     if found.writable_inode != 0 {
         page_writes::begin(state, found.writable_inode);
     }
+    if found.reads_page_cache {
+        state.record.header.flags |= SYSCALL_READS_PAGE_CACHE;
+    }
     state.file = found.address;
     state.record.file = found.id;
     state.record.header.flags |= SYSCALL_HAS_FILE;
@@ -72,6 +75,8 @@ struct OpenFile {
     position: i64,
     /// Address of the inode whose page cache a write may change; 0 for none.
     writable_inode: u64,
+    /// A read of this file goes through the page cache.
+    reads_page_cache: bool,
 }
 
 /// Returns the file that `fd` names now, and emits its path if needed.
@@ -79,8 +84,9 @@ struct OpenFile {
 fn inspect_fd(percpu: &mut PerCpuState, task: Pointer, fd: u32, shape: SyscallShape) -> Option<OpenFile> {
     let view = FileView::of_fd(percpu, task, fd)?;
     let writable_inode = page_writes::inode(&view, shape);
+    let reads_page_cache = shape.has(SyscallShape::READS) && page_writes::is_cached(&view);
     let (address, position) = (view.address, view.position);
-    Some(OpenFile { address, position, id: view.named(percpu, 0), writable_inode })
+    Some(OpenFile { address, position, id: view.named(percpu, 0), writable_inode, reads_page_cache })
 }
 
 /// Copies the path arguments into the tail of the record.

@@ -41,6 +41,12 @@ pub fn inode(file: &FileView, shape: SyscallShape) -> u64 {
     if file.flags & bypass == 0 && file.file_type == inode::S_IFREG { file.inode } else { 0 }
 }
 
+/// Returns whether reads of this file go through the page cache.
+#[inline(always)]
+pub fn is_cached(file: &FileView) -> bool {
+    file.flags & O_DIRECT == 0 && file.file_type == inode::S_IFREG
+}
+
 /// Counts the write call that the task enters.
 #[inline(always)]
 pub fn begin(state: &mut TaskState, inode: u64) {

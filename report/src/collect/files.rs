@@ -9,6 +9,7 @@ use blkkin_aggregator::latency::io_kind::is_storage;
 use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::trace::async_io::AsyncIo;
 use blkkin_aggregator::trace::interned_file::InternedFile;
+use blkkin_aggregator::trace::page_cache::CachedRead;
 use blkkin_wire::async_io::AsyncDirection;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallEvent;
@@ -19,7 +20,7 @@ use super::classified::ClassifiedTrace;
 use super::totals::ByteCounts;
 
 /// Maximum number of files with their own rows; the first files get one. A row takes about 100 B
-/// plus its path: 4 MiB with common paths, 36 MiB if every path has the maximum length.
+/// plus its path: 5 MiB with common paths, 37 MiB if every path has the maximum length.
 pub const FILES_MAX: usize = 16_384;
 
 /// Counters of all calls on one file.
@@ -35,6 +36,19 @@ pub struct FileRow {
     pub total: DurationNs,
     /// Longest duration.
     pub max: DurationNs,
+    /// Reads through the page cache of which is known what they fetched.
+    pub cached: CachedReads,
+}
+
+/// Reads through the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CachedReads {
+    /// Number of reads.
+    pub reads: u64,
+    /// Reads whose data was in memory, or was being fetched already.
+    pub hits: u64,
+    /// Bytes of these reads, those of them that they fetched, and those that they fetched beyond.
+    pub bytes: CachedRead,
 }
 
 /// Rows of all files.
@@ -60,17 +74,17 @@ impl Files {
             return self.add_transfer(classified, call);
         }
         if let Some(row) = self.cached_row(classified.trace.names.file.as_ref()) {
-            return self.rows[row].add(call, classified.time);
+            return self.rows[row].add(classified.trace, call, classified.time);
         }
         let Some(path) = path(classified.trace, call) else { return };
         match self.row(&path) {
             Some(row) => {
-                self.rows[row].add(call, classified.time);
+                self.rows[row].add(classified.trace, call, classified.time);
                 if let Some(file) = &classified.trace.names.file {
                     self.cache[cache_slot(file)] = Some((Arc::clone(file), row));
                 }
             }
-            None => self.others.add(call, classified.time),
+            None => self.others.add(classified.trace, call, classified.time),
         }
     }
 
@@ -83,7 +97,7 @@ impl Files {
         let mut on_target = FileRow::default();
         on_target.bytes.written = moved_bytes(call);
         match source {
-            Some(path) => self.row_or_others(&path).add(call, classified.time),
+            Some(path) => self.row_or_others(&path).add(classified.trace, call, classified.time),
             None => (on_target.calls, on_target.total, on_target.max) = (1, classified.time, classified.time),
         }
         if let Some(target) = names.second_file.as_deref().filter(|file| is_storage(file)) {
@@ -170,7 +184,10 @@ fn cache_slot(file: &Arc<InternedFile>) -> usize {
 }
 
 impl FileRow {
-    fn add(&mut self, call: &SyscallEvent, time: DurationNs) {
+    fn add(&mut self, trace: &Trace, call: &SyscallEvent, time: DurationNs) {
+        if let Some(read) = CachedRead::of(trace) {
+            self.cached.add(&CachedReads { reads: 1, hits: u64::from(read.fetched == 0), bytes: read });
+        }
         self.calls += 1;
         let bytes = moved_bytes(call);
         match call.call.spec().class {
@@ -188,6 +205,17 @@ impl FileRow {
         self.bytes.add(other.bytes);
         self.total = DurationNs(self.total.0.saturating_add(other.total.0));
         self.max = self.max.max(other.max);
+        self.cached.add(&other.cached);
+    }
+}
+
+impl CachedReads {
+    fn add(&mut self, other: &CachedReads) {
+        self.reads += other.reads;
+        self.hits += other.hits;
+        self.bytes.bytes += other.bytes.bytes;
+        self.bytes.fetched += other.bytes.fetched;
+        self.bytes.read_ahead += other.bytes.read_ahead;
     }
 }
 
@@ -242,6 +270,7 @@ mod tests {
             bytes: ByteCounts { read, written },
             total: DurationNs(time),
             max: DurationNs(time),
+            cached: CachedReads::default(),
         };
         let expected =
             [("/from", &row(1, 4096, 0, 10)), ("/piped", &row(1, 0, 4096, 10)), ("/to", &row(0, 0, 4096, 0))];

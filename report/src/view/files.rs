@@ -1,5 +1,7 @@
 //! Section: files by total time.
 
+use blkkin_aggregator::trace::page_cache::CachedRead;
+
 use super::{note, size, title};
 use crate::collect::files::FileRow;
 use crate::report::Report;
@@ -17,36 +19,54 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         return Vec::new();
     }
     let total_time = report.layers.total_time().0;
-    let mut table = Table::new(vec![
-        Column::name("file"),
-        Column::number("calls"),
-        Column::number("read"),
-        Column::number("written"),
-        Column::number("max"),
-        Column::number("total"),
-        Column::number("share"),
-    ]);
+    let with_cached = rows.iter().any(|(_, row)| row.cached.reads > 0);
+    let columns_of_table = [
+        Some(Column::name("file")),
+        Some(Column::number("calls")),
+        Some(Column::number("read")),
+        with_cached.then(|| Column::number("cached").droppable(1)),
+        Some(Column::number("written")),
+        Some(Column::number("max")),
+        Some(Column::number("total")),
+        Some(Column::number("share")),
+    ];
+    let mut table = Table::new(columns_of_table.into_iter().flatten().collect());
     for (path, row) in &rows {
         let bar = if row.submissions == 0 { row.total.0 } else { 0 };
-        table.push(Row::new(cells(sanitize(path), row, total_time), Ink::Plain).with_bar(bar, total_time));
+        let cells = cells(sanitize(path), row, with_cached, total_time);
+        table.push(Row::new(cells, Ink::Plain).with_bar(bar, total_time));
     }
-    let mut lines = title("files", "", columns);
+    let subtitle =
+        if with_cached { "cached: share of the bytes that the reads did not fetch themselves" } else { "" };
+    let mut lines = title("files", subtitle, columns);
     lines.extend(table.lines(columns));
     lines.extend(more(report, &rows, columns));
     lines
 }
 
-fn cells(path: String, row: &FileRow, total_time: u64) -> Vec<String> {
-    vec![
-        path,
-        count(row.calls),
-        size(row.bytes.read),
-        size(row.bytes.written),
-        units::duration(row.max),
-        units::duration(row.total),
-        // The total is that of calls, which asynchronous I/O overlaps.
-        if row.submissions == 0 { units::share(row.total.0, total_time) } else { units::NONE.to_owned() },
+fn cells(path: String, row: &FileRow, with_cached: bool, total_time: u64) -> Vec<String> {
+    // The total is that of calls, which asynchronous I/O overlaps.
+    let share =
+        if row.submissions == 0 { units::share(row.total.0, total_time) } else { units::NONE.to_owned() };
+    [
+        Some(path),
+        Some(count(row.calls)),
+        Some(size(row.bytes.read)),
+        with_cached.then(|| cached(row)),
+        Some(size(row.bytes.written)),
+        Some(units::duration(row.max)),
+        Some(units::duration(row.total)),
+        Some(share),
     ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Returns the share of the bytes read through the page cache that the reads did not fetch themselves.
+fn cached(row: &FileRow) -> String {
+    let CachedRead { bytes, fetched, .. } = row.cached.bytes;
+    if bytes == 0 { units::NONE.to_owned() } else { units::share(bytes - fetched, bytes) }
 }
 
 fn more(report: &Report, shown: &[(&str, &FileRow)], columns: usize) -> Vec<Line> {

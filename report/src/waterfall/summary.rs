@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use blkkin_aggregator::latency::Breakdown;
 use blkkin_aggregator::latency::phases;
+use blkkin_aggregator::trace::page_cache::CachedRead;
 use blkkin_aggregator::trace::{Incomplete, Trace};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::Submitter;
@@ -96,6 +97,15 @@ fn uncovered(from: MonotonicNs, to: MonotonicNs, mut parts: Vec<(MonotonicNs, Mo
     uncovered + to.since(uncovered_from).0
 }
 
+/// Returns what a read found in the page cache and what it fetched beyond.
+fn page_cache(trace: &Trace) -> Option<String> {
+    let CachedRead { bytes, fetched, read_ahead } = CachedRead::of(trace)?;
+    let in_memory = (fetched < bytes).then(|| format!("{} were in memory", units::bytes(bytes - fetched)));
+    let ahead = (read_ahead > 0).then(|| format!("it read {} ahead", units::bytes(read_ahead)));
+    let parts: Vec<String> = in_memory.into_iter().chain(ahead).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
 fn notes(trace: &Trace) -> Vec<String> {
     let mut notes = Vec::new();
     let Some(call) = trace.call() else { return notes };
@@ -103,6 +113,7 @@ fn notes(trace: &Trace) -> Vec<String> {
     if !submitted_io && trace.incomplete.is_empty() {
         notes.push("nothing went to a device".to_owned());
     }
+    notes.extend(page_cache(trace).filter(|_| submitted_io));
     if call.sleeps == 0 {
         notes.push("it never slept".to_owned());
     }

@@ -76,6 +76,23 @@ pub fn fsync_of_earlier_writes(span: u64, from: u64) -> Trace {
     trace
 }
 
+/// Returns reads through the page cache: one of pages in memory, and one that fetches 12 KiB more than its
+/// own 4 KiB.
+fn reads(span: u64, from: u64) -> [Trace; 2] {
+    let read = |span, from, ns| {
+        let mut trace = on(call(span, "pread64", [3, 0, 4_096, 8_192, 0, 0], 4_096, from, ns), DATABASE);
+        sample::with_call(&mut trace, |call| call.reads_page_cache = true);
+        trace
+    };
+    let hit = read(span, from, 2_000);
+    let mut miss = read(span + 1_000, from + 100, 300_000);
+    io(&mut miss, READ, 16_384, Times(from + 110, Some(from + 120), from + 390));
+    with_origin(&mut miss, |origin| (origin.reason, origin.offset) = (None, 8_192));
+    let file = miss.call().and_then(|call| call.file).map(|open| open.file);
+    miss.page_origins[0].file = file;
+    [hit, miss]
+}
+
 /// Returns write-back of the command's data, of other programs' data, and of metadata.
 pub fn all_kinds() -> Vec<Trace> {
     let mut traces = vec![fsync_of_earlier_writes(300_000, 100)];
@@ -99,5 +116,6 @@ pub fn all_kinds() -> Vec<Trace> {
     lost.page_origins.clear();
     lost.incomplete.page_origins = 1;
     traces.push(lost);
+    traces.extend(reads(310_000, 200_000));
     traces
 }

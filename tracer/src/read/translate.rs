@@ -128,6 +128,7 @@ fn syscall(call: SyscallId, made: decode::SyscallEntry<'_>) -> SyscallEvent {
         context: head.and_then(context),
         attributes: head.and_then(|head| thread_attributes(head.attribute_bytes, attributes)),
         writes_page_cache: has(raw::SYSCALL_WRITES_PAGE_CACHE),
+        reads_page_cache: has(raw::SYSCALL_READS_PAGE_CACHE),
         // `waits` has them.
         waits: None,
     }

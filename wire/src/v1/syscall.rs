@@ -23,6 +23,7 @@ const CONTEXT: u32 = 1 << 13;
 const ATTRIBUTES: u32 = 1 << 14;
 const WRITES_PAGE_CACHE: u32 = 1 << 15;
 const WAITS: u32 = 1 << 16;
+const READS_PAGE_CACHE: u32 = 1 << 17;
 
 /// Flags of one of a call's files.
 #[derive(Clone, Copy)]
@@ -92,6 +93,9 @@ impl SyscallWriter {
         }
         if call.writes_page_cache {
             flags |= WRITES_PAGE_CACHE;
+        }
+        if call.reads_page_cache {
+            flags |= READS_PAGE_CACHE;
         }
         if let Some(waits) = &call.waits {
             columns.waits.push(call_waits::write(waits, call.enter));
@@ -230,6 +234,7 @@ impl SyscallReader<'_> {
             context,
             attributes,
             writes_page_cache: has(WRITES_PAGE_CACHE),
+            reads_page_cache: has(READS_PAGE_CACHE),
             waits,
         }))
     }

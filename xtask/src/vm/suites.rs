@@ -97,6 +97,7 @@ pub(super) const FURTHER: &[Suite] = &[
     suite("conservation", "", Disk::Loop),
     suite("writeback", "io_uring", Disk::Loop),
     suite("loop_files", "", Disk::Loop),
+    suite("page_cache", "", Disk::Loop),
     suite("nbd_connections", "", Disk::Loop),
     suite("kernels", "tracepoints", Disk::Null),
     suite("device", "", Disk::Null),

@@ -7,11 +7,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-use blkkin_probe_abi::record::BioPagesRecord;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::ids::{FileId, SpanId};
-
-use crate::read::translate::pages;
 
 /// Maximum number of bios in flight: of 512 devices with 128 requests each. 7 MiB.
 const IN_FLIGHT_MAX: usize = 65_536;
@@ -37,14 +34,7 @@ pub(super) struct LoopBios {
 
 impl LoopBios {
     /// Notes a bio that was queued.
-    pub(super) fn begin(&mut self, record: &BioPagesRecord) {
-        let bio = LoopBio {
-            root: SpanId(record.root),
-            file: pages::file(record),
-            range: record.offset..record.offset.saturating_add(record.bytes.into()),
-            queued: MonotonicNs(record.header.time_ns),
-        };
-        let span = SpanId(record.span);
+    pub(super) fn begin(&mut self, span: SpanId, bio: LoopBio) {
         self.bios.insert(span, bio);
         self.order.push_back(span);
         while self.order.len() > IN_FLIGHT_MAX {
@@ -67,17 +57,21 @@ impl LoopBios {
 
 #[cfg(test)]
 mod tests {
+    use blkkin_wire::ids::{DeviceId, NameId};
+
     use super::*;
 
-    fn record(span: u64) -> BioPagesRecord {
-        BioPagesRecord { span, offset: 4_096, bytes: 512, ..BioPagesRecord::default() }
+    fn bio() -> LoopBio {
+        let device = DeviceId { major: 8, minor: 1 };
+        let file = FileId { device, ino: 7, generation: 1, name: NameId::NONE };
+        LoopBio { root: SpanId(9), file, range: 4_096..4_608, queued: MonotonicNs(1) }
     }
 
     #[test]
     fn a_bio_ends_once_with_its_range() {
         let mut bios = LoopBios::default();
-        bios.begin(&record(1));
-        bios.begin(&record(2));
+        bios.begin(SpanId(1), bio());
+        bios.begin(SpanId(2), bio());
         assert_eq!(bios.end(SpanId(3)), None);
         assert_eq!(bios.end(SpanId(2)).map(|bio| bio.range), Some(4_096..4_608));
         assert_eq!(bios.end(SpanId(2)), None);
@@ -86,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    fn bios_whose_ends_were_missed_are_forgotten() {
+    fn the_oldest_bios_are_forgotten_when_their_ends_are_missed() {
         let mut bios = LoopBios::default();
         for span in 1..=IN_FLIGHT_MAX as u64 + 10 {
-            bios.begin(&record(span));
+            bios.begin(SpanId(span), bio());
         }
         assert_eq!((bios.bios.len(), bios.order.len()), (IN_FLIGHT_MAX, IN_FLIGHT_MAX));
         assert_eq!((bios.end(SpanId(10)), bios.end(SpanId(11)).is_some()), (None, true));

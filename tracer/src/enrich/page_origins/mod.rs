@@ -184,7 +184,13 @@ impl PageOrigins {
 
     fn apply_record(&mut self, record: &BioPagesRecord, out: &mut Vec<PageOriginEvent>) {
         if pages::is_of_loop(record) {
-            return self.loop_bios.begin(record);
+            let bio = LoopBio {
+                root: SpanId(record.root),
+                file: pages::file(record),
+                range: record.offset..record.offset.saturating_add(record.bytes.into()),
+                queued: MonotonicNs(record.header.time_ns),
+            };
+            return self.loop_bios.begin(SpanId(record.span), bio);
         }
         if pages::is_part(record) {
             self.parts.push(PagePart { offset: record.offset, bytes: record.bytes });
@@ -201,6 +207,8 @@ impl PageOrigins {
         let (Some(file), true) = (event.file, pages::is_write(record)) else {
             if pages::is_write(record) {
                 self.device_bytes.on_origin(submission, &event);
+            } else if !pages::is_consecutive(record) && !is_complete {
+                event.unattributed = Some(Unattributed::NotConsecutive);
             }
             return out.push(event);
         };

@@ -119,8 +119,13 @@ fn a_bio_of_a_loop_device_is_a_writer_of_its_file_under_its_root() {
         BioPagesRecord { kind: raw::PAGES_OF_LOOP, root: span + 500, ..bio }
     };
     // The third one ends after the lower bio was queued, the fourth one is behind it.
-    let records =
-        [of_loop(1, 10, 0), of_loop(2, 20, 4_096), of_loop(3, 100, 8_192), of_loop(4, 30, 12_288), bio(9, 100, 0, 12_288, 0)];
+    let records = [
+        of_loop(1, 10, 0),
+        of_loop(2, 20, 4_096),
+        of_loop(3, 100, 8_192),
+        of_loop(4, 30, 12_288),
+        bio(9, 100, 0, 12_288, 0),
+    ];
     let found = process(&mut origins, vec![write(5, [11, 12], 0, 100)], &records, LATER);
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[501, 5, 502, 503]]);
     let evidence: Vec<_> = found[0].writers.iter().map(|writer| writer.evidence).collect();

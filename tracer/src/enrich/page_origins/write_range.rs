@@ -35,7 +35,7 @@ pub(super) fn change(call: &SyscallEvent, destination: &OpenFile) -> Option<Chan
     let bytes = spec.bytes(ret).filter(|bytes| *bytes > 0)?;
     let start = match spec.offset(&call.args) {
         Some(offset) => u64::try_from(offset).ok()?,
-        None => start_by_position(destination, bytes)?,
+        None => destination.start_by_position(bytes)?,
     };
     Some(Change::Write(start..start.checked_add(bytes)?))
 }
@@ -45,13 +45,4 @@ pub(super) fn of_request(io: &AsyncIoEvent) -> Option<Range<u64>> {
     let start = u64::try_from(io.offset?).ok()?;
     let bytes = io.bytes().filter(|bytes| io.writes_page_cache && *bytes > 0)?;
     Some(start..start.checked_add(bytes.into())?)
-}
-
-/// Returns the start of a write at the file's position. The position at return is exact also for
-/// O_APPEND; threads that share an open file can move it between the two.
-fn start_by_position(file: &OpenFile, bytes: u64) -> Option<u64> {
-    match (file.position_after, file.position_before) {
-        (Some(after), _) => u64::try_from(after).ok()?.checked_sub(bytes),
-        (None, before) => u64::try_from(before?).ok(),
-    }
 }

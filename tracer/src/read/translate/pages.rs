@@ -35,7 +35,7 @@ pub(crate) fn is_of_loop(record: &BioPagesRecord) -> bool {
     record.kind == raw::PAGES_OF_LOOP
 }
 
-/// Returns the file of the record, which has one.
+/// Returns the file of a record that has one.
 pub(crate) fn file(record: &BioPagesRecord) -> FileId {
     super::file_id(&record.file)
 }

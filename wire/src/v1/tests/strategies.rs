@@ -81,7 +81,7 @@ prop_compose! {
         ret in option::of(any::<i64>()), file in option::of(open()), second in option::of(open()),
         paths in [option::of(text()), option::of(text())], paths_captured in captured(), bios: u32, sleeps: u32,
         cpu_wait in option::of(0..u64::MAX), sync_tid: Option<u32>,
-        context in option::of(context()), attributes in option::of(attributes()), writes_page_cache: bool,
+        context in option::of(context()), attributes in option::of(attributes()), writes_page_cache: bool, reads_page_cache: bool,
         waits in option::of(waits())
     ) -> SyscallEvent {
         let call = SyscallId::from_index(index as u8).unwrap();
@@ -92,7 +92,7 @@ prop_compose! {
             span, task, call, args, enter, exit, outcome: ret.map_or(SyscallOutcome::NoExit, SyscallOutcome::Returned), file,
             second_file: second.map(Box::new), paths, paths_captured, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs).into(), sync_tid,
             context: context.map(Box::new),
-            attributes: attributes.map(Arc::new), writes_page_cache, waits: waits.map(Box::new),
+            attributes: attributes.map(Arc::new), writes_page_cache, reads_page_cache, waits: waits.map(Box::new),
         }
     }
 }
