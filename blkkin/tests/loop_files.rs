@@ -160,10 +160,13 @@ impl<'a> Truth<'a> {
             let sectors = 0..u64::from(bio.bytes) / SECTOR as u64;
             last.extend(sectors.map(|sector| (bio.sector.0 + sector, bio)));
         }
+        let mut named: HashMap<SpanId, HashSet<Author>> = HashMap::new();
         for (number, sector) in (0..).zip(content(disk).chunks_exact(SECTOR)) {
             let (Some(author), Some(bio)) = (writers::author(sector), last.get(&number)) else { continue };
             checked.sectors += 1;
-            let named = self.origins.get(&bio.span).map(|origin| self.named(origin)).unwrap_or_default();
+            let named = named.entry(bio.span).or_insert_with(|| {
+                self.origins.get(&bio.span).map(|origin| self.named(origin)).unwrap_or_default()
+            });
             if !named.contains(&author) {
                 checked.not_named += 1;
                 if checked.not_named <= 3 {
