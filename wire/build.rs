@@ -26,7 +26,7 @@ const OPTIONAL: &[(&str, &[&str])] = &[
         ],
     ),
     ("SourceStats", &["page_origins", "faults", "waits"]),
-    ("CallWaits", &["holder"]),
+    ("CallWaits", &["holder", "log_write"]),
     ("CrashedRun", &["fired", "dropped", "read", "persisted", "unacknowledged"]),
 ];
 

@@ -12,6 +12,7 @@
 //! - `async_io` makes spans of the requests of io_uring and libaio.
 //! - `block` tracks bios and requests; `journal` records jbd2 commits, which serve fsyncs of
 //!   several tasks.
+//! - `xfs_log` finds what an fsync on xfs waits for.
 //! - `dirty` records the pages that stores into mappings make dirty; loaded only on request.
 //! - `nbd` parses NBD requests on client sockets, and `usdt` records USDT events. Both are loaded
 //!   only on request.
@@ -32,6 +33,7 @@ mod runtime;
 mod syscall;
 mod task;
 mod usdt;
+mod xfs_log;
 
 use async_io::uring;
 use blkkin_probe_abi::settings::Program;
@@ -195,6 +197,14 @@ hook!("balance_dirty_pages", dirty_pause_btf, dirty_pause_raw, |c, Read| {
         PAUSE_ARGUMENT_BEFORE => wait::pause(word(c, PAUSE_ARGUMENT_BEFORE as usize) as i64),
         _ => {}
     }
+});
+hook!("xfs_log_force", log_force_btf, log_force_raw, |_c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    xfs_log::force()
+});
+hook!("xlog_iclog_wait_on", log_wait_btf, log_wait_raw, |c, Read| {
+    let _: core::marker::PhantomData<Read>;
+    xfs_log::wait_on(arg(c, 0))
 });
 hook!("sched_process_exec", task_exec_btf, task_exec_raw, |_c, Read| {
     let _: core::marker::PhantomData<Read>;

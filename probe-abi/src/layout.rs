@@ -65,7 +65,7 @@ layout! {
     /// offset
     dirty_pause_argument,
     /// struct super_block, file_system_type
-    sb_dev, sb_bdev, sb_type, fstype_name,
+    sb_dev, sb_type, fstype_name, fstype_flags,
     /// struct dentry
     dentry_parent, dentry_name, dentry_inode, dentry_seq, dentry_hashed,
     /// struct vfsmount inside struct mount, and fields of struct mount
@@ -125,6 +125,8 @@ layout! {
     folio_head_bit,
     /// struct journal_s, transaction_s
     journal_fs_dev, transaction_tid,
+    /// bio in struct xlog_in_core, a buffer of the log of xfs
+    iclog_bio,
 }
 
 // The number of fields may be odd or even: u32 alone needs no padding.

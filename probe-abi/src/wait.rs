@@ -1,5 +1,5 @@
-//! Record of what a system call waited for inside the kernel: locks that were held by others, and
-//! pauses while too many pages were dirty.
+//! Record of what a system call waited for inside the kernel: locks that were held by others, pauses
+//! while too many pages were dirty, and the log of xfs.
 //!
 //! A call that waited has one such record. It precedes the call's own record in the same ring.
 
@@ -23,7 +23,9 @@ pub const WAIT_SEMAPHORE: u32 = 4;
 pub const WAIT_MUTEX: u32 = 5;
 /// A pause while too many pages are dirty (`balance_dirty_pages`).
 pub const WAIT_DIRTY: u32 = 6;
-/// Number of kinds, and an unused one that fills the arrays.
+/// A write of the log of xfs, from the begin of `xfs_log_force` to the return of the system call.
+pub const WAIT_LOG: u32 = 7;
+/// Number of kinds.
 pub const WAIT_KINDS: usize = 8;
 
 /// `holder_*` are valid: that task held the lock when the longest wait began.
@@ -55,6 +57,11 @@ pub struct WaitsRecord {
     pub holder_tid: u32,
     /// comm of the lock's holder.
     pub holder_comm: [u64; 2],
+    /// Span of the bio that wrote the log record for which the call waited last; 0 if it was not in
+    /// flight then.
+    pub log_bio: u64,
+    /// Root span of that bio's trace.
+    pub log_root: u64,
 }
 
-plain! { WaitsRecord = 168 }
+plain! { WaitsRecord = 184 }

@@ -184,6 +184,7 @@ fn page_cache(cached: &CachedReads) -> Value {
     json!({
         "reads": cached.reads,
         "hits": cached.hits,
+        "unknown": cached.unknown,
         "bytes": cached.bytes.bytes,
         "bytes_fetched": cached.bytes.fetched,
         "bytes_read_ahead": cached.bytes.read_ahead,

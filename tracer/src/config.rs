@@ -197,11 +197,16 @@ impl TracerConfig {
 
     /// Returns whether the events include every file mapping, and so reveal what a process loads.
     pub(crate) fn sees_mappings(&self) -> bool {
-        let Filter { syscalls, devices, slower_than, errors_only, .. } = &self.filter;
+        let syscalls = &self.filter.syscalls;
         let asked_for =
             syscalls.is_empty() || SyscallId::by_name("mmap").is_some_and(|mmap| syscalls.contains(&mmap));
-        let all = devices.is_empty() && slower_than.is_none() && !errors_only;
-        asked_for && all && self.detail != Detail::Requests
+        asked_for && self.keeps_calls_without_io()
+    }
+
+    /// Returns whether calls that queued no bio are recorded like others.
+    fn keeps_calls_without_io(&self) -> bool {
+        let Filter { devices, slower_than, errors_only, .. } = &self.filter;
+        devices.is_empty() && slower_than.is_none() && !errors_only && self.detail != Detail::Requests
     }
 
     /// Returns whether submissions of asynchronous I/O are traced: where a call that submits is.
@@ -225,7 +230,9 @@ impl TracerConfig {
             let wanted = self.filter.syscalls.is_empty() || self.filter.syscalls.contains(&call);
             let number = call.spec().number(Arch::HOST).map(usize::from);
             if let (true, Some(slot)) = (wanted, number.and_then(|number| table.get_mut(number))) {
-                *slot = shape(call).0;
+                // Of reads that found all in memory some would be missing, of the others none.
+                let left_out = if self.keeps_calls_without_io() { 0 } else { SyscallShape::READS };
+                *slot = shape(call).0 & !left_out;
             }
         }
         if let (true, Some(slot)) = (self.contexts.is_enabled(), table.get_mut(MUNMAP)) {

@@ -102,6 +102,8 @@ pub struct Tracer {
     fault_reports: Vec<ProbeReport>,
     /// Dirty pages are published, for a subscriber that knows them.
     pub(crate) keeps_dirty_events: bool,
+    /// The kernel's own I/O is recorded for every task.
+    whole_machine: bool,
 }
 
 impl Tracer {
@@ -254,6 +256,7 @@ impl Tracer {
             probe_reports,
             fault_reports: Vec::new(),
             keeps_dirty_events: false,
+            whole_machine: config.kernel_origin,
         })
     }
 
@@ -264,6 +267,7 @@ impl Tracer {
         let rings = std::mem::take(&mut self.rings).into_iter().map(Ring::map);
         let mut reader =
             RingReader::new(rings.collect::<io::Result<_>>().map_err(failed)?, self.operations.clone());
+        reader.page_origins.set_whole_machine(self.whole_machine);
         reader.usdt = self.usdt_collector.take();
         reader.nbd = self.nbd_handle.is_some().then(|| NbdRequests::new(self.source));
         Ok(reader)

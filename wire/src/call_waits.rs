@@ -1,12 +1,12 @@
-//! Waits of a system call inside the kernel: locks that others held, and pauses while too many pages
-//! were dirty.
+//! Waits of a system call inside the kernel: locks that others held, pauses while too many pages were
+//! dirty, and writes of a file system's log.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{DurationNs, MonotonicNs};
-use crate::ids::{Pid, Tid};
+use crate::ids::{Pid, SpanId, Tid, TraceId};
 
 /// Object that a call waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -25,11 +25,13 @@ pub enum WaitKind {
     Mutex,
     /// Pause while too many pages are dirty (`balance_dirty_pages`).
     DirtyPages,
+    /// Write of the log of xfs: from the begin of `xfs_log_force` to the call's return.
+    Log,
 }
 
 impl WaitKind {
     /// Kinds by their number in records and messages.
-    pub const ALL: [WaitKind; 7] = [
+    pub const ALL: [WaitKind; 8] = [
         WaitKind::FileLock,
         WaitKind::PageCacheLock,
         WaitKind::MemoryMapLock,
@@ -37,6 +39,7 @@ impl WaitKind {
         WaitKind::Semaphore,
         WaitKind::Mutex,
         WaitKind::DirtyPages,
+        WaitKind::Log,
     ];
 
     /// Returns the kind of this number.
@@ -54,12 +57,13 @@ impl WaitKind {
             WaitKind::Semaphore => "a semaphore",
             WaitKind::Mutex => "a mutex",
             WaitKind::DirtyPages => "dirty pages",
+            WaitKind::Log => "the file system's log",
         }
     }
 
     /// Returns whether it is a lock.
     pub fn is_lock(self) -> bool {
-        self != WaitKind::DirtyPages
+        !matches!(self, WaitKind::DirtyPages | WaitKind::Log)
     }
 }
 
@@ -99,6 +103,17 @@ pub struct LongestWait {
     pub holder: Option<LockHolder>,
 }
 
+/// Write of a file system's log for which a call waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogWrite {
+    /// Bio of the write.
+    pub span: SpanId,
+    /// Root of the bio's trace.
+    pub root: SpanId,
+    /// The bio's trace; 0 until the join knows it.
+    pub trace: TraceId,
+}
+
 /// Waits of a system call. The pauses have the length that the kernel chose for them, in ticks of its
 /// timer; locks are measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +124,9 @@ pub struct CallWaits {
     pub longest: LongestWait,
     /// Times that the task gave up the CPU in these waits.
     pub sleeps: u32,
+    /// The last write of the log for which the call waited; none if it was not in flight when the call
+    /// began to sleep.
+    pub log_write: Option<LogWrite>,
 }
 
 impl CallWaits {
@@ -119,7 +137,12 @@ impl CallWaits {
 
     /// Returns the time for which the call was paused because too many pages were dirty.
     pub fn paused(&self) -> DurationNs {
-        self.time(|kind| !kind.is_lock())
+        self.time(|kind| kind == WaitKind::DirtyPages)
+    }
+
+    /// Returns the time that the call waited for the file system's log.
+    pub fn log(&self) -> DurationNs {
+        self.time(|kind| kind == WaitKind::Log)
     }
 
     fn time(&self, of: impl Fn(WaitKind) -> bool) -> DurationNs {

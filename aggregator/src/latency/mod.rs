@@ -76,7 +76,7 @@ pub struct Breakdown {
     pub device: DurationNs,
     /// A bio or request was in the block layer above the device.
     pub block: DurationNs,
-    /// A commit was running that had nothing in the block layer.
+    /// A commit was running that had nothing in the block layer, or the call waited for the log of xfs.
     pub journal: DurationNs,
     /// The call waited for a lock that another task held.
     pub locks: DurationNs,
@@ -124,6 +124,7 @@ pub fn breakdown_of(trace: &Trace, io_kind: IoKind) -> Breakdown {
     let waits = trace.call().and_then(|call| call.waits.as_deref());
     let locks = take(waits.map(CallWaits::locks).unwrap_or_default());
     let throttled = take(waits.map(CallWaits::paused).unwrap_or_default());
+    let journal = DurationNs(journal.0 + take(waits.map(CallWaits::log).unwrap_or_default()).0);
     let cpu = take(trace.call().and_then(|call| call.cpu_wait.get()).unwrap_or_default());
     let mut breakdown = Breakdown { device, block, journal, locks, throttled, cpu, ..Breakdown::default() };
     match root_time(trace, io_kind) {

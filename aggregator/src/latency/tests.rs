@@ -139,7 +139,7 @@ fn with_waits(trace: &mut Trace, locks: u64, paused: u64, sleeps: u32) {
     let (kind, begin) = (WaitKind::FileLock, trace.start());
     let longest = LongestWait { kind, begin, time: DurationNs(locks), holder: None };
     if let Root::Call(call) = &mut trace.root {
-        call.waits = Some(Box::new(CallWaits { sums, longest, sleeps }));
+        call.waits = Some(Box::new(CallWaits { sums, longest, sleeps, log_write: None }));
     }
 }
 

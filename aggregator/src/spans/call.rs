@@ -62,6 +62,7 @@ fn call_span(placement: &SpanPlacement<'_>, call: &SyscallEvent) -> Span {
     };
     span.error = errno.map(error::of_errno);
     span.links = trace.waited_for.iter().filter(|wait| !wait.primary).map(link_to).collect();
+    span.links.extend(log_link(call));
     let mut tags = Tags::of_a_call();
     if let Some(context) = &call.context {
         let link = match context.source {
@@ -189,6 +190,14 @@ fn longest_wait_tags(longest: &LongestWait, tags: &mut Tags) {
         tags.number("blkkin.wait.holder.pid", holder.pid.0);
         tags.number("blkkin.wait.holder.thread.id", holder.tid.0);
     }
+}
+
+/// Returns the link to the write of the log for which the call waited, unless it submitted that itself.
+fn log_link(call: &SyscallEvent) -> Option<SpanLink> {
+    let write =
+        call.waits.as_ref()?.log_write.filter(|write| write.trace.0 != 0 && write.root != call.span)?;
+    let relation = "waited_for (identity: the log's buffer on which the call slept)".into();
+    Some(SpanLink { trace: write.trace, span: write.span, relation })
 }
 
 /// Returns the link to the trace in which the commit is shown.

@@ -28,6 +28,7 @@ const OP_MASK: u32 = 0xff;
 const OP_WRITE: u32 = 1;
 const OP_DISCARD: u32 = 3;
 const OP_SECURE_ERASE: u32 = 5;
+const OP_WRITE_ZEROES: u32 = 9;
 
 /// Handles submit_bio_noacct_nocheck(bio): the kernel announces a bio once there, and the bio has a
 /// flag from then until it ends.
@@ -134,8 +135,11 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         }
         entry.flags |= pages::emit(percpu, address, ids, (entry.bytes, writes), entry.queue_ns);
     }
-    if loop_file::is_loop(percpu.disk) && writes && entry.bytes != 0 {
-        loop_file::emit_loop_range(address, own, entry.root, entry.queue_ns);
+    if loop_file::is_loop(percpu.disk) && entry.flags & BIO_OF_OTHER == 0 && entry.bytes != 0 {
+        let clears = matches!(op, OP_DISCARD | OP_SECURE_ERASE | OP_WRITE_ZEROES);
+        if writes || clears {
+            loop_file::emit_loop_range(address, own, entry.root, writes as u64, entry.queue_ns);
+        }
     }
     // Last, with little left to remember: the verifier repeats it for each state that can reach it.
     if (lower || kind != 0 || discards) && task == 0 {

@@ -1,13 +1,13 @@
-//! Range of its file that a bio of a loop device writes.
+//! Range of its file that a bio of a loop device writes or discards.
 //!
-//! *In*: a bio that is queued at a loop device and writes. *Out*: a [`BioPagesRecord`] of the kind
+//! *In*: a bio that is queued at a loop device and changes its content. *Out*: a [`BioPagesRecord`] of the kind
 //! PAGES_OF_LOOP, with the range in the file. *Invariant*: file and offset are those of the driver's
 //! own `struct loop_device` when the bio was queued. They stay so until the bio ends: a loop device
 //! that is in use gets no other file, except by LOOP_CHANGE_FD, which accepts read-only devices alone
 //! (drivers/block/loop.c).
 //!
 //! *Which devices*: those whose worker writes the file through its page cache, and only if the file
-//! system has a block device. With direct I/O a pointer leads from the lower bio to the
+//! system needs a block device (FS_REQUIRES_DEV) that passes the filter of devices. With direct I/O a pointer leads from the lower bio to the
 //! loop device's request ([`stacked`](super::stacked)).
 //!
 //! *Why a range*: the worker makes pages of the file dirty, and the kernel writes them back later,
@@ -18,6 +18,7 @@
 //! *Rejected*: the device's file by LOOP_GET_STATUS64, once a second. A device that gets another file
 //! meanwhile would be given the wrong writers.
 
+use super::device::device_passes;
 use crate::file::inode;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
@@ -32,6 +33,8 @@ use blkkin_probe_abi::settings::Program;
 const LOOP_MAJOR: u32 = 7;
 /// The device uses direct I/O (LO_FLAGS_DIRECT_IO, include/uapi/linux/loop.h).
 const DIRECT_IO: u32 = 16;
+/// The file system is on a block device (include/linux/fs.h).
+const FS_REQUIRES_DEV: u32 = 1;
 const SECTOR_SHIFT: u64 = 9;
 
 /// Returns whether the disk of this number is a loop device.
@@ -40,11 +43,11 @@ pub fn is_loop(disk: u32) -> bool {
     disk >> 20 == LOOP_MAJOR
 }
 
-/// Writes the record of a bio that writes bytes of a loop device. A global function, which the verifier
-/// checks once.
+/// Writes the record of a bio that writes bytes of a loop device, or discards them if `writes` is 0. A
+/// global function, which the verifier checks once.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn emit_loop_range(bio: u64, span: u64, root: u64, now: u64) -> u64 {
+pub extern "C" fn emit_loop_range(bio: u64, span: u64, root: u64, writes: u64, now: u64) -> u64 {
     let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return 0 };
     if offset!(loop_file) == ABSENT || offset!(loop_offset) == ABSENT || offset!(loop_flags) == ABSENT {
         return 0;
@@ -62,8 +65,11 @@ pub extern "C" fn emit_loop_range(bio: u64, span: u64, root: u64, now: u64) -> u
         }
         let inode: Pointer = ProbeRead::read(file, offset!(file_inode));
         let sb: Pointer = ProbeRead::read(inode, offset!(inode_sb));
-        let has_disk = !ProbeRead::read::<Pointer>(sb, offset!(sb_bdev)).is_null();
-        if !has_disk || inode::file_type::<ProbeRead>(inode) != inode::S_IFREG {
+        let kind: Pointer = ProbeRead::read(sb, offset!(sb_type));
+        let needs_disk = ProbeRead::read::<u32>(kind, offset!(fstype_flags)) & FS_REQUIRES_DEV != 0;
+        let dev: u32 = ProbeRead::read(sb, offset!(sb_dev));
+        let is_regular = inode::file_type::<ProbeRead>(inode) == inode::S_IFREG;
+        if !needs_disk || !is_regular || !device_passes(dev, dev) {
             return 0;
         }
         let start: u64 = ProbeRead::read(device, offset!(loop_offset));
@@ -72,7 +78,7 @@ pub extern "C" fn emit_loop_range(bio: u64, span: u64, root: u64, now: u64) -> u
             header: Header {
                 tag: TAG_BIO_PAGES,
                 reserved: 0,
-                flags: PAGES_WRITTEN,
+                flags: if writes != 0 { PAGES_WRITTEN } else { 0 },
                 len: size_of::<BioPagesRecord>() as u32,
                 time_ns: now,
             },

@@ -10,13 +10,13 @@
 //! - `legacy_request`: request start on kernels before 6.5
 //! - `flush`, `stacked`: requests served by a flush, and bios of stacked devices
 //! - `pages`: the file whose pages a bio carries
-//! - `loop_file`: the range of its file that a bio of a loop device reads or writes
+//! - `loop_file`: the range of its file that a bio of a loop device writes or discards
 //! - `bio`, `request`: the hooks
 
 pub mod bio;
 pub mod device;
 mod flush;
-mod in_flight;
+pub mod in_flight;
 pub mod legacy_request;
 mod loop_file;
 mod new_request;

@@ -46,6 +46,19 @@ pub struct OpenWait {
     pub holder_comm: [u64; 2],
 }
 
+/// Wait for the log of xfs, until the system call returns.
+#[repr(C)]
+pub struct LogWait {
+    /// CLOCK_MONOTONIC at the begin; of an earlier system call if it is before the open one's entry.
+    pub begin_ns: u64,
+    /// `sched_info.run_delay` at the begin.
+    pub run_delay: u64,
+    /// `nvcsw` at the begin.
+    pub sleeps: u32,
+    /// 1: the call slept until a log record was written.
+    pub waited: u32,
+}
+
 /// State of a task. `flags` comes first: user space marks a task by writing it.
 #[repr(C)]
 pub struct TaskState {
@@ -117,6 +130,8 @@ pub struct TaskState {
     pub head_address: u64,
     /// Lock that the task waits for.
     pub wait: OpenWait,
+    /// Wait for the log of xfs.
+    pub log: LogWait,
     /// Waits of the open system call. Valid with SYSCALL_HAS_WAITS.
     pub waits: WaitsRecord,
     /// Context head at the entry of the open system call.

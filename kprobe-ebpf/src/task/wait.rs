@@ -1,4 +1,5 @@
-//! Waits inside a system call: for sleeping locks, and pauses while too many pages are dirty.
+//! Waits inside a system call: for sleeping locks, pauses while too many pages are dirty, and waits for
+//! the log of xfs (`xfs_log`).
 //!
 //! *In*: contention_begin and contention_end, which the kernel passes only where a lock is not free at
 //! once, and balance_dirty_pages, which it passes before each pause. *Out*: the sums of the open
@@ -111,9 +112,54 @@ pub fn pause(ticks: i64) {
     }
 }
 
+/// Notes that the task's system call begins to force the log of xfs to the disk, if it has not begun
+/// yet.
+#[inline(always)]
+pub fn log_begin(task: Pointer, state: &mut TaskState) {
+    if state.log.begin_ns >= state.record.enter_ns {
+        return;
+    }
+    // SAFETY: `task` is typed; the clock has no preconditions.
+    unsafe {
+        state.log.begin_ns = bpf_ktime_get_ns();
+        state.log.sleeps = DirectLoad::read::<u64>(task, offset!(task_nvcsw)) as u32;
+        state.log.run_delay = run_delay(task);
+    }
+    state.log.waited = 0;
+}
+
+/// Notes that the system call sleeps until a record of the log is written, by this bio of this trace (0:
+/// unknown).
+#[inline(always)]
+pub fn log_sleep(state: &mut TaskState, [bio, root]: [u64; 2]) {
+    prepare(state);
+    state.log.waited = 1;
+    (state.waits.log_bio, state.waits.log_root) = (bio, root);
+}
+
+/// Ends the wait for the log with the system call: nothing but I/O of its own follows.
+#[inline(always)]
+fn log_end(state: &mut TaskState, now: u64) {
+    if state.log.begin_ns < state.record.enter_ns || state.log.waited == 0 {
+        return;
+    }
+    let task = current();
+    // SAFETY: `task` is typed.
+    let (delay, sleeps) =
+        unsafe { (run_delay(task), DirectLoad::read::<u64>(task, offset!(task_nvcsw)) as u32) };
+    let delay = delay.wrapping_sub(state.log.run_delay);
+    let elapsed = now - state.log.begin_ns;
+    let time = if delay < elapsed { elapsed - delay } else { 0 };
+    let (begin, slept) = (state.log.begin_ns, sleeps.wrapping_sub(state.log.sleeps));
+    if add(state, WAIT_LOG, begin, time, slept) {
+        state.waits.header.flags = 0;
+    }
+}
+
 /// Writes the record of the call's waits, if it waited.
 #[inline(always)]
 pub fn write(percpu: &mut PerCpuState, state: &mut TaskState, now: u64) {
+    log_end(state, now);
     if state.record.header.flags & SYSCALL_HAS_WAITS == 0 {
         return;
     }
@@ -127,13 +173,7 @@ pub fn write(percpu: &mut PerCpuState, state: &mut TaskState, now: u64) {
 /// Adds a wait to the call's sums. Returns whether it is the longest so far.
 #[inline(always)]
 fn add(state: &mut TaskState, kind: u32, begin: u64, time: u64, slept: u32) -> bool {
-    if state.record.header.flags & SYSCALL_HAS_WAITS == 0 {
-        state.record.header.flags |= SYSCALL_HAS_WAITS;
-        state.waits.time_ns = [0; WAIT_KINDS];
-        state.waits.counts = [0; WAIT_KINDS];
-        state.waits.longest_ns = 0;
-        state.waits.sleeps = 0;
-    }
+    prepare(state);
     // The verifier does not know that it is one of the kinds.
     let kind = kind as usize % WAIT_KINDS;
     state.waits.time_ns[kind] += time;
@@ -146,6 +186,19 @@ fn add(state: &mut TaskState, kind: u32, begin: u64, time: u64, slept: u32) -> b
     state.waits.longest_ns = time;
     state.waits.longest_kind = kind as u32;
     true
+}
+
+/// Empties the record of the call's waits before its first use.
+#[inline(always)]
+fn prepare(state: &mut TaskState) {
+    if state.record.header.flags & SYSCALL_HAS_WAITS == 0 {
+        state.record.header.flags |= SYSCALL_HAS_WAITS;
+        state.waits.time_ns = [0; WAIT_KINDS];
+        state.waits.counts = [0; WAIT_KINDS];
+        state.waits.longest_ns = 0;
+        state.waits.sleeps = 0;
+        (state.waits.log_bio, state.waits.log_root) = (0, 0);
+    }
 }
 
 /// Returns what the lock protects, as `WAIT_*`.

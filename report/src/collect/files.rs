@@ -9,7 +9,7 @@ use blkkin_aggregator::latency::io_kind::is_storage;
 use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::trace::async_io::AsyncIo;
 use blkkin_aggregator::trace::interned_file::InternedFile;
-use blkkin_aggregator::trace::page_cache::CachedRead;
+use blkkin_aggregator::trace::page_cache::{CachedRead, PageCacheRead};
 use blkkin_wire::async_io::AsyncDirection;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallEvent;
@@ -47,6 +47,8 @@ pub struct CachedReads {
     pub reads: u64,
     /// Reads whose data was in memory, or was being fetched already.
     pub hits: u64,
+    /// Further reads, of which it is not known: no share of the file's reads is.
+    pub unknown: u64,
     /// Bytes of these reads, those of them that they fetched, and those that they fetched beyond.
     pub bytes: CachedRead,
 }
@@ -185,8 +187,13 @@ fn cache_slot(file: &Arc<InternedFile>) -> usize {
 
 impl FileRow {
     fn add(&mut self, trace: &Trace, call: &SyscallEvent, time: DurationNs) {
-        if let Some(read) = CachedRead::of(trace) {
-            self.cached.add(&CachedReads { reads: 1, hits: u64::from(read.fetched == 0), bytes: read });
+        match PageCacheRead::of(trace) {
+            Some(PageCacheRead::Known(bytes)) => {
+                let hits = u64::from(bytes.fetched == 0);
+                self.cached.add(&CachedReads { reads: 1, hits, unknown: 0, bytes });
+            }
+            Some(PageCacheRead::Unknown) => self.cached.unknown += 1,
+            None => {}
         }
         self.calls += 1;
         let bytes = moved_bytes(call);
@@ -213,6 +220,7 @@ impl CachedReads {
     fn add(&mut self, other: &CachedReads) {
         self.reads += other.reads;
         self.hits += other.hits;
+        self.unknown += other.unknown;
         self.bytes.bytes += other.bytes.bytes;
         self.bytes.fetched += other.bytes.fetched;
         self.bytes.read_ahead += other.bytes.read_ahead;

@@ -123,7 +123,7 @@ mod tests {
         let sum = |(kind, time): &(WaitKind, u64)| WaitSum { kind: *kind, time: DurationNs(*time), count: 2 };
         let holder = holder.map(|name| LockHolder { pid: Pid(7), tid: Tid(8), comm: name.into() });
         let longest = LongestWait { kind: sums[0].0, begin: MonotonicNs(1), time: DurationNs(1), holder };
-        let waits = CallWaits { sums: sums.iter().map(sum).collect(), longest, sleeps: 1 };
+        let waits = CallWaits { sums: sums.iter().map(sum).collect(), longest, sleeps: 1, log_write: None };
         with_call(&mut trace, |call| call.waits = Some(Box::new(waits)));
         trace
     }

@@ -8,7 +8,7 @@
 //!
 //! *Data of a loop device* that is written back from its file has the programs that wrote to the device:
 //! those of the device's own bios in the trace that the origin names, whose origins came before. If these
-//! are not known, the program is that of the task that queued the device's bio.
+//! are not known, or differ from bio to bio, the program is that of the task that queued the device's bio.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -146,17 +146,14 @@ impl WrittenBy {
 impl LoopPrograms {
     /// Notes the programs of a trace with writes to a loop device.
     fn add(&mut self, trace: &Trace, index: &OriginIndex<'_>) {
-        let of_loop = |bio: &&BioEvent| bio.device.major == LOOP_MAJOR && bio.op.is_write();
-        let origins = trace.bios.iter().filter(of_loop).filter_map(|bio| index.of_bio(bio));
-        let carried = origins.flat_map(|origin| origin.writers.iter().filter(|writer| is_carried(writer)));
-        let mut programs: Vec<Cow<'_, str>> = carried.map(|writer| self.program(trace, writer)).collect();
-        programs.sort_unstable();
-        programs.dedup();
-        let more = programs.len().saturating_sub(LOOP_PROGRAMS_MAX);
-        programs.truncate(LOOP_PROGRAMS_MAX);
-        if programs.is_empty() {
+        let of_loop = |bio: &&BioEvent| is_loop(trace, bio) && bio.op.is_write();
+        let mut sets = trace.bios.iter().filter(of_loop).map(|bio| self.programs_of(trace, index, bio));
+        let Some(mut programs) = sets.next().filter(|first| !first.is_empty()) else { return };
+        if sets.any(|set| set != programs) {
             return;
         }
+        let more = programs.len().saturating_sub(LOOP_PROGRAMS_MAX);
+        programs.truncate(LOOP_PROGRAMS_MAX);
         let mut names = programs.join(", ");
         if more > 0 {
             names.push_str(&format!(" and {more} others"));
@@ -170,6 +167,21 @@ impl LoopPrograms {
         }
     }
 
+    /// Returns the programs whose data a bio carries.
+    fn programs_of<'a>(
+        &self,
+        trace: &'a Trace,
+        index: &OriginIndex<'a>,
+        bio: &BioEvent,
+    ) -> Vec<Cow<'a, str>> {
+        let writers = index.of_data(bio).into_iter().flat_map(|origin| &origin.writers);
+        let carried = writers.filter(|writer| is_carried(writer));
+        let mut programs: Vec<Cow<'a, str>> = carried.map(|writer| self.program(trace, writer)).collect();
+        programs.sort_unstable();
+        programs.dedup();
+        programs
+    }
+
     /// Returns the program of a writer or, if it is a bio of a loop device, those whose data it carried.
     fn program<'a>(&self, trace: &'a Trace, writer: &PageWriter) -> Cow<'a, str> {
         let known = || self.programs.get(&writer.span).map(|names| names.to_string());
@@ -178,6 +190,12 @@ impl LoopPrograms {
             None => program(trace, writer).into(),
         }
     }
+}
+
+/// Returns whether the bio is one of a loop device or of its partition.
+fn is_loop(trace: &Trace, bio: &BioEvent) -> bool {
+    let name = || trace.names.devices.0.get(&bio.device);
+    bio.device.major == LOOP_MAJOR || name().is_some_and(|name| name.starts_with("loop"))
 }
 
 /// Returns whether this bio counts for the writer. Data that was written during the transfer is dirty

@@ -63,10 +63,12 @@ fn cells(path: String, row: &FileRow, with_cached: bool, total_time: u64) -> Vec
     .collect()
 }
 
-/// Returns the share of the bytes read through the page cache that the reads did not fetch themselves.
+/// Returns the share of the bytes read through the page cache that the reads did not fetch themselves; none
+/// if that is not known of each read.
 fn cached(row: &FileRow) -> String {
     let CachedRead { bytes, fetched, .. } = row.cached.bytes;
-    if bytes == 0 { units::NONE.to_owned() } else { units::share(bytes - fetched, bytes) }
+    let is_known = bytes > 0 && row.cached.unknown == 0;
+    if is_known { units::share(bytes.saturating_sub(fetched), bytes) } else { units::NONE.to_owned() }
 }
 
 fn more(report: &Report, shown: &[(&str, &FileRow)], columns: usize) -> Vec<Line> {

@@ -97,13 +97,17 @@ fn uncovered(from: MonotonicNs, to: MonotonicNs, mut parts: Vec<(MonotonicNs, Mo
     uncovered + to.since(uncovered_from).0
 }
 
-/// Returns what a read found in the page cache and what it fetched beyond.
+/// Returns what a read fetched of its own range and beyond, if that is not just its range.
 fn page_cache(trace: &Trace) -> Option<String> {
     let CachedRead { bytes, fetched, read_ahead } = CachedRead::of(trace)?;
-    let in_memory = (fetched < bytes).then(|| format!("{} were in memory", units::bytes(bytes - fetched)));
-    let ahead = (read_ahead > 0).then(|| format!("it read {} ahead", units::bytes(read_ahead)));
-    let parts: Vec<String> = in_memory.into_iter().chain(ahead).collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
+    let own = match fetched {
+        0 => Some("fetched nothing of its own range".to_owned()),
+        _ => (fetched < bytes)
+            .then(|| format!("fetched {} of its {}", units::bytes(fetched), units::bytes(bytes))),
+    };
+    let ahead = (read_ahead > 0).then(|| format!("read {} ahead", units::bytes(read_ahead)));
+    let parts: Vec<String> = own.into_iter().chain(ahead).collect();
+    (!parts.is_empty()).then(|| format!("it {}", parts.join(" and ")))
 }
 
 fn notes(trace: &Trace) -> Vec<String> {

@@ -11,14 +11,21 @@ use crate::text::line::sanitize;
 use crate::text::style::Ink;
 use crate::text::units;
 
-/// Returns the rows of the call's waits: its locks and its pauses, each with a sentence. The bar shows
-/// the longest wait, the only one with a recorded begin.
+/// Returns the rows of the call's waits: its locks, its pauses and the log, each with a sentence. The bar
+/// shows the longest wait, the only one with a recorded begin.
 pub(super) fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<Row> {
     let Some(waits) = trace.call().and_then(|call| call.waits.as_deref()) else { return Vec::new() };
-    let groups = [("lock wait", breakdown.locks, true), ("throttled", breakdown.throttled, false)];
+    let groups: [Group; 3] = [
+        ("lock wait", breakdown.locks, WaitKind::is_lock),
+        ("throttled", breakdown.throttled, |kind| kind == WaitKind::DirtyPages),
+        ("log write", breakdown.journal.min(waits.log()), |kind| kind == WaitKind::Log),
+    ];
     let reached = groups.into_iter().filter(|(_, time, _)| time.0 > 0);
-    reached.flat_map(|(label, time, locks)| group(waits, label, time, locks)).collect()
+    reached.flat_map(|(label, time, of)| group(waits, label, time, of)).collect()
 }
+
+/// Label, time, and the kinds that belong to it.
+type Group = (&'static str, DurationNs, fn(WaitKind) -> bool);
 
 /// Returns begin and end of the call's longest wait.
 pub(super) fn longest(trace: &Trace) -> Option<(MonotonicNs, MonotonicNs)> {
@@ -29,10 +36,10 @@ fn interval(wait: &LongestWait) -> (MonotonicNs, MonotonicNs) {
     (wait.begin, MonotonicNs(wait.begin.0.saturating_add(wait.time.0)))
 }
 
-fn group(waits: &CallWaits, label: &str, time: DurationNs, locks: bool) -> [Row; 2] {
+fn group(waits: &CallWaits, label: &str, time: DurationNs, of: fn(WaitKind) -> bool) -> [Row; 2] {
     let (from, to) = interval(&waits.longest);
-    let shown = (waits.longest.kind.is_lock() == locks).then_some(Segment { from, to, fill: Fill::Waiting });
-    let sentence = sentence(waits, |kind| kind.is_lock() == locks);
+    let shown = of(waits.longest.kind).then_some(Segment { from, to, fill: Fill::Waiting });
+    let sentence = sentence(waits, of);
     [
         Row::new(1, label.to_owned(), time, shown.into_iter().collect()).with_ink(Ink::Alarm),
         Row::note(2, sentence),

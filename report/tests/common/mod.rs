@@ -303,7 +303,8 @@ pub fn waits() -> Vec<Trace> {
     let holder = |comm: &str, pid, tid| Some(LockHolder { pid: Pid(pid), tid: Tid(tid), comm: comm.into() });
     let waited = |mut trace: Trace, sums, longest| {
         with_call(&mut trace, |call| {
-            (call.sleeps, call.waits) = (7, Some(Box::new(CallWaits { sums, longest, sleeps: 7 })));
+            (call.sleeps, call.waits) =
+                (7, Some(Box::new(CallWaits { sums, longest, sleeps: 7, log_write: None })));
         });
         trace
     };

@@ -17,6 +17,12 @@ use crate::error::TracerError;
 
 /// Path of the kernel's BTF.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+/// Folder of the BTF of the kernel and its modules.
+const BTF_DIR: &str = "/sys/kernel/btf";
+
+/// Modules with fields of [`FIELDS`] or [`stacked_layouts`], where they are not built in.
+const MODULES: &[&str] =
+    &["ext4", "jbd2", "xfs", "btrfs", "loop", "dm_mod", "dm_crypt", "md_mod", "raid1", "raid10"];
 
 /// Fields: the name in [`Layout`], and the spellings as `struct.member.member`.
 const FIELDS: &[(&str, &[&str])] = &[
@@ -98,9 +104,9 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("rwsem_owner", &["rw_semaphore.owner"]),
     ("mutex_owner", &["mutex.owner"]),
     ("sb_dev", &["super_block.s_dev"]),
-    ("sb_bdev", &["super_block.s_bdev"]),
     ("sb_type", &["super_block.s_type"]),
     ("fstype_name", &["file_system_type.name"]),
+    ("fstype_flags", &["file_system_type.fs_flags"]),
     ("dentry_parent", &["dentry.d_parent"]),
     // 6.17 made d_name const and added a writable alias in a union.
     ("dentry_name", &["dentry.d_name"]),
@@ -134,7 +140,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("folio_mapping", &["folio.mapping"]),
     ("folio_index", &["folio.index"]),
     ("mapping_host", &["address_space.host"]),
-    // In vmlinux only where btrfs is built in. 6.3 added the inode.
+    // 6.3 added the inode.
     ("btrfs_bio", &["btrfs_bio.bio"]),
     ("btrfs_bio_inode", &["btrfs_bio.inode"]),
     ("btrfs_bio_offset", &["btrfs_bio.file_offset"]),
@@ -191,6 +197,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("ext4_datasync_tid", &["ext4_inode_info.i_datasync_tid"]),
     ("journal_fs_dev", &["journal_s.j_fs_dev"]),
     ("transaction_tid", &["transaction_s.t_tid"]),
+    ("iclog_bio", &["xlog_in_core.ic_bio"]),
 ];
 
 /// Enum of the bits of `rq_flags`, and its enumerator for RQF_FLUSH_SEQ. 6.11 made the flags an
@@ -301,24 +308,31 @@ pub fn resolve() -> Result<KernelTypes, TracerError> {
         .chain(stacked_layouts::struct_names())
         .chain(tracepoint_equivalents::function_names())
         .collect();
-    let btf = Btf::parse(&bytes, |name| wanted.contains(name) || name.starts_with(TRACEPOINT))
+    let is_wanted = |name: &str| wanted.contains(name) || name.starts_with(TRACEPOINT);
+    let btf = Btf::parse(&bytes, is_wanted)
         .ok_or_else(|| TracerError::NoBtf { reason: "it cannot be parsed".to_owned() })?;
+    let files: Vec<Vec<u8>> =
+        MODULES.iter().filter_map(|module| std::fs::read(format!("{BTF_DIR}/{module}")).ok()).collect();
+    let modules: Vec<Btf<'_>> =
+        files.iter().filter_map(|bytes| btf.parse_module(bytes, |name| wanted.contains(name))).collect();
     let probes = PROBES.iter().chain(FAULT_PROBES).chain(ASYNC_PROBES);
     let names = probes.flat_map(Probe::hooks).map(|hook| hook.tracepoint);
     let tracepoints = names.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
     let functions = tracepoint_equivalents::function_names().filter(|name| btf.has(name)).collect();
-    let edges = stacked_layouts::resolve(&btf);
+    let edges = stacked_layouts::resolve(&btf, &modules);
     let [loop_file, loop_offset, loop_flags] = edges.loop_device;
     let loop_kiocb = edges.loop_kiocb;
-    let layout = Layout { loop_kiocb, loop_file, loop_offset, loop_flags, ..layout(&btf) };
+    let layout = Layout { loop_kiocb, loop_file, loop_offset, loop_flags, ..layout(&btf, &modules) };
     let operations = ReqOpTable::from_btf(&btf);
     Ok(KernelTypes { layout, tracepoints, functions, paths: edges.paths, operations })
 }
 
-fn layout(btf: &Btf<'_>) -> Layout {
+fn layout(btf: &Btf<'_>, modules: &[Btf<'_>]) -> Layout {
     let mut layout = Layout::EMPTY;
     for (name, spellings) in FIELDS {
+        let in_module = |spelling: &&str| modules.iter().find_map(|module| module.offset(spelling));
         let found = spellings.iter().find_map(|spelling| btf.offset(spelling));
+        let found = found.or_else(|| spellings.iter().find_map(in_module));
         if let (Some(offset), Some(field)) = (found, layout.field_mut(name)) {
             *field = offset;
         }

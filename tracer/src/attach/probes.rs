@@ -279,6 +279,25 @@ pub const PROBES: &[Probe] = &[
         "pauses of a write while too many pages are dirty",
     ),
     probe(
+        "log_force",
+        "waits",
+        "xfs_log_force",
+        "log_force",
+        Need::Optional,
+        // Of the same module: both probes or none.
+        &["iclog_bio"],
+        "when an fsync on xfs began to wait for the log",
+    ),
+    probe(
+        "log_wait",
+        "waits",
+        "xlog_iclog_wait_on",
+        "log_wait",
+        Need::Optional,
+        &["iclog_bio"],
+        "which write of xfs' log an fsync waited for",
+    ),
+    probe(
         "async_queue",
         "asynchronous I/O",
         "io_uring_queue_async_work",
@@ -531,7 +550,7 @@ impl ProbeReport {
 pub(crate) fn remedy(status: ProbeStatus) -> String {
     let text = match status {
         ProbeStatus::Works | ProbeStatus::Unknown => "",
-        ProbeStatus::Missing => "a newer kernel, or one with the file system built in",
+        ProbeStatus::Missing => "a newer kernel, or the file system's module loaded before the tracer starts",
         ProbeStatus::Refused => {
             "another kernel, or another policy of this one: the reason is the kernel's own text"
         }

@@ -18,17 +18,11 @@
 //! | `raid10_end_read_request`, `raid10_end_write_request` | drivers/md/raid10.c | `bi_private`, a `struct r10bio`, has the master bio |
 //! | `md_end_clone_io` (6.5 and later), `md_end_io_acct` (before) | drivers/md/md.c | `bi_private` has the bio that md cloned for accounting; raid0 submits that clone |
 
-use std::collections::HashSet;
-use std::fs;
-
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, PointerStep, STEP_TO_BIO, STEP_TO_KIOCB};
 
 use crate::attach::btf::Btf;
 use crate::attach::symbols::KernelSymbol;
-
-/// Directory of the BTF of the kernel and its modules.
-const BTF_DIR: &str = "/sys/kernel/btf";
 
 /// A path as spelled in the kernel's source.
 struct LayoutSpec {
@@ -80,9 +74,6 @@ const LOOP_KIOCB: &str = "loop_cmd.iocb";
 const LOOP_DEVICE: [&str; 3] =
     ["loop_device.lo_backing_file", "loop_device.lo_offset", "loop_device.lo_flags"];
 
-/// Modules whose BTF is read if the driver is not built in.
-const MODULES: &[&str] = &["loop", "dm_mod", "dm_crypt", "md_mod", "raid1", "raid10"];
-
 /// A path with this kernel's offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PointerPath {
@@ -116,13 +107,8 @@ fn member_paths(spec: &LayoutSpec) -> impl Iterator<Item = &'static str> + use<>
     spec.container.into_iter().chain(spec.pointers.into_iter().flatten())
 }
 
-/// Resolves the paths in the kernel's BTF, or in the module's if the driver is a module.
-pub(crate) fn resolve(kernel: &Btf<'_>) -> StackedLayouts {
-    let wanted: HashSet<&str> = struct_names().collect();
-    let files: Vec<Vec<u8>> =
-        MODULES.iter().filter_map(|module| fs::read(format!("{BTF_DIR}/{module}")).ok()).collect();
-    let modules: Vec<Btf<'_>> =
-        files.iter().filter_map(|bytes| kernel.parse_module(bytes, |name| wanted.contains(name))).collect();
+/// Resolves the paths in the kernel's BTF, or in that of a module.
+pub(crate) fn resolve(kernel: &Btf<'_>, modules: &[Btf<'_>]) -> StackedLayouts {
     let offset = |spelling: &str| {
         kernel.offset(spelling).or_else(|| modules.iter().find_map(|module| module.offset(spelling)))
     };

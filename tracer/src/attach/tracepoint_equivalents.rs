@@ -95,6 +95,8 @@ const EQUIVALENTS: &[(&str, Equivalent)] = &[
     ("contention_begin", none("each kind of lock has its own function")),
     ("contention_end", none("each kind of lock has its own function")),
     ("balance_dirty_pages", none("its function is entered once for several pauses")),
+    ("xfs_log_force", none("two functions pass it")),
+    ("xlog_iclog_wait_on", none("its function is also entered where nothing is awaited")),
     // Also entered after a file system shutdown; the recorded state is then never used.
     ("ext4_sync_file_enter", function("ext4_sync_file", &[])),
     ("io_uring_queue_async_work", none("its function is static and inlined")),

@@ -1,9 +1,9 @@
 //! Message of a system call's waits.
 
 use super::message;
-use crate::call_waits::{CallWaits, LockHolder, LongestWait, WaitKind, WaitSum};
+use crate::call_waits::{CallWaits, LockHolder, LogWrite, LongestWait, WaitKind, WaitSum};
 use crate::clock::{DurationNs, MonotonicNs};
-use crate::ids::{Pid, Tid};
+use crate::ids::{Pid, SpanId, Tid, TraceId};
 
 /// Writes the waits of a call that was entered at `enter`.
 pub(super) fn write(waits: &CallWaits, enter: MonotonicNs) -> message::CallWaits {
@@ -21,6 +21,9 @@ pub(super) fn write(waits: &CallWaits, enter: MonotonicNs) -> message::CallWaits
             tid: tid.0,
             comm: comm.as_ref().to_owned(),
         }),
+        log_write: waits
+            .log_write
+            .map(|LogWrite { span, root, trace: _ }| message::LogWrite { span: span.0, root: root.0 }),
     }
 }
 
@@ -45,5 +48,10 @@ pub(super) fn read(waits: &message::CallWaits, enter: MonotonicNs) -> Option<Cal
             }),
         },
         sleeps: waits.sleeps,
+        log_write: waits.log_write.map(|message::LogWrite { span, root }| LogWrite {
+            span: SpanId(span),
+            root: SpanId(root),
+            trace: TraceId(0),
+        }),
     })
 }

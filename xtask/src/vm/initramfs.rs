@@ -38,6 +38,8 @@ const TOOLS: &[&str] = &[
     "sqlite3",
     "losetup",
     "mkfs.ext4",
+    "mkfs.xfs",
+    "mkfs.btrfs",
     "mount",
     "umount",
     "timeout",

@@ -30,6 +30,8 @@ const MODULES: &[&str] = &[
     "nbd",
     "ublk_drv",
     "zonefs",
+    "xfs",
+    "btrfs",
     "mq-deadline",
     "bfq",
     "kyber-iosched",

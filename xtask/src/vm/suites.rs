@@ -82,7 +82,11 @@ pub(super) const EVERYWHERE: &[Suite] = &[
 /// Suites for features that Debian's 6.12 has and its 6.1 lacks.
 pub(super) const SINCE_6_12: &[Suite] = &[suite("guest_ublk", "", Disk::Loop)];
 pub(super) const SINCE_6_12_BY_KIND: &[(Suite, &[Attach])] =
-    &[(suite("guest_ublk", "", Disk::Loop), ALL_OTHER)];
+    // btrfs before 6.3 has no way from a bio to its file.
+    &[
+        (suite("guest_ublk", "", Disk::Loop), ALL_OTHER),
+        (suite("writeback", "btrfs", Disk::Loop), &[RawTp]),
+    ];
 
 /// Suites on further devices, and for device features that are hard to reproduce.
 pub(super) const FURTHER: &[Suite] = &[
@@ -96,8 +100,10 @@ pub(super) const FURTHER: &[Suite] = &[
     suite("fio", "the_report", Disk::Virtio),
     suite("conservation", "", Disk::Loop),
     suite("writeback", "io_uring", Disk::Loop),
+    suite("writeback", "xfs", Disk::Loop),
     suite("loop_files", "", Disk::Loop),
     suite("page_cache", "", Disk::Loop),
+    suite("xfs_log", "", Disk::Loop),
     suite("nbd_connections", "", Disk::Loop),
     suite("kernels", "tracepoints", Disk::Null),
     suite("device", "", Disk::Null),

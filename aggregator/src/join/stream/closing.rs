@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use blkkin_wire::call_waits::LogWrite;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::ids::SpanId;
 
@@ -26,6 +27,7 @@ impl Stream {
     pub(super) fn close(&mut self, slot: Slot, sink: &mut StatsSink<'_>) {
         self.resolve_merge_links(slot);
         self.resolve_writers(slot);
+        self.resolve_log_write(slot);
         let open = self.open.get(slot);
         if let Some(key) = open.awaited_commit {
             self.commits.leave(key, open.trace.root_span);
@@ -77,6 +79,18 @@ impl Stream {
             writer.trace = self.trace_of(writer.span).unwrap_or(writer.trace);
         }
         self.open.get(slot).trace.page_origins = origins;
+    }
+
+    /// Looks up the trace of the log write for which the call waited.
+    fn resolve_log_write(&mut self, slot: Slot) {
+        let of = |trace: &Trace| trace.call()?.waits.as_ref()?.log_write;
+        let Some(write) = of(&self.open.peek(slot).trace) else { return };
+        let Some(trace) = self.trace_of(write.root) else { return };
+        if let Root::Call(call) = &mut self.open.get(slot).trace.root
+            && let Some(waits) = &mut call.waits
+        {
+            waits.log_write = Some(LogWrite { trace, ..write });
+        }
     }
 
     fn close_commit(&mut self, key: CommitKey, trace: Trace, sink: &mut StatsSink<'_>) {

@@ -276,6 +276,22 @@ impl DirtyRanges {
         }
     }
 
+    /// Forgets the writes of a range that was discarded.
+    pub(crate) fn discard(&mut self, file: FileId, range: &Range<u64>) {
+        for (key, _) in segments(file, range) {
+            let Some(list) = self.segments.get_mut(&key) else { continue };
+            let before = list.len();
+            self.dirty_bytes -= dirty_bytes(list);
+            let kept: Vec<Entry> = list.drain(..).flat_map(|entry| outside(entry, key.1, range)).collect();
+            self.entries = self.entries + kept.len() - before;
+            self.dirty_bytes += dirty_bytes(&kept);
+            *list = kept;
+            if list.is_empty() {
+                self.segments.remove(&key);
+            }
+        }
+    }
+
     /// Returns whether ranges of this file were evicted.
     pub(crate) fn was_evicted(&self, file: FileId) -> bool {
         self.every_file_evicted || self.evicted_files.contains(&file)
@@ -409,6 +425,16 @@ fn split(
         Entry { start: from, end: to, carried, under_way, ..entry },
         Entry { start: to, ..entry },
     ];
+    parts.into_iter().filter(|part| part.start < part.end)
+}
+
+/// Returns the parts of an entry outside `range`.
+fn outside(entry: Entry, segment: u64, range: &Range<u64>) -> impl Iterator<Item = Entry> + use<> {
+    let base = segment << SEGMENT_SHIFT;
+    let cut = |at: u64| at.saturating_sub(base).min(SEGMENT) as u32;
+    let (from, to) =
+        (cut(range.start).clamp(entry.start, entry.end), cut(range.end).clamp(entry.start, entry.end));
+    let parts = [Entry { end: from, ..entry }, Entry { start: to, ..entry }];
     parts.into_iter().filter(|part| part.start < part.end)
 }
 

@@ -22,6 +22,8 @@ pub(super) struct LoopBio {
     /// Bytes of the file that it writes.
     pub(super) range: Range<u64>,
     pub(super) queued: MonotonicNs,
+    /// False: it discards the range.
+    pub(super) writes: bool,
 }
 
 /// Bios of loop devices in flight.
@@ -40,6 +42,14 @@ impl LoopBios {
         while self.order.len() > IN_FLIGHT_MAX {
             self.order.pop_front().and_then(|oldest| self.bios.remove(&oldest));
         }
+    }
+
+    /// Returns whether a bio that was queued before `end` may still write into one of these ranges.
+    pub(super) fn may_write(&self, file: FileId, ranges: &[Range<u64>], end: MonotonicNs) -> bool {
+        let overlaps = |bio: &LoopBio| {
+            ranges.iter().any(|range| range.start < bio.range.end && bio.range.start < range.end)
+        };
+        self.bios.values().any(|bio| bio.file == file && bio.queued < end && overlaps(bio))
     }
 
     /// Returns the bio of this span, which has ended, if it was one of a loop device.
@@ -64,7 +74,7 @@ mod tests {
     fn bio() -> LoopBio {
         let device = DeviceId { major: 8, minor: 1 };
         let file = FileId { device, ino: 7, generation: 1, name: NameId::NONE };
-        LoopBio { root: SpanId(9), file, range: 4_096..4_608, queued: MonotonicNs(1) }
+        LoopBio { root: SpanId(9), file, range: 4_096..4_608, queued: MonotonicNs(1), writes: true }
     }
 
     #[test]
@@ -77,6 +87,21 @@ mod tests {
         assert_eq!(bios.end(SpanId(2)), None);
         assert!(bios.end(SpanId(1)).is_some());
         assert!(bios.bios.is_empty() && bios.order.is_empty());
+    }
+
+    #[test]
+    fn a_bio_may_write_its_own_range_until_it_ends() {
+        let mut bios = LoopBios::default();
+        bios.begin(SpanId(1), bio());
+        let (file, later) = (bio().file, MonotonicNs(2));
+        let other = FileId { ino: 8, ..file };
+        let own = [bio().range];
+        assert!(bios.may_write(file, &[0..10, 4_607..4_608], later));
+        assert!(!bios.may_write(file, &[0..4_096, 4_608..9_000], later), "behind and before it");
+        assert!(!bios.may_write(other, &own, later));
+        assert!(!bios.may_write(file, &own, MonotonicNs(1)), "queued afterwards");
+        bios.end(SpanId(1));
+        assert!(!bios.may_write(file, &own, later));
     }
 
     #[test]

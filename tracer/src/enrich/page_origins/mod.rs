@@ -22,8 +22,10 @@
 //! completes. They are found within the same wait.
 //!
 //! *Bios of a loop device* that goes through the page cache of its file are writers of the file, under
-//! the root of their trace: of the device's write-back, the bio; else the call. They are not counted as
-//! open either. So a page of the file leads to the device's bio, and that one to the call that wrote.
+//! the root of their trace: of the device's write-back, the bio; else the call. So a page of the file leads
+//! to the device's bio, and that one to the call that wrote. An event waits for those in flight, as for
+//! open calls. Where some tasks are traced, the device's write-back counts only with data of theirs. A
+//! discard of the device, which punches a hole, forgets the writes of its range.
 //!
 //! *Not here*: stores through a memory mapping, except the first one into a clean page; writes by
 //! programs that are not traced; ranges that a call passes behind a pointer (copy_file_range with
@@ -46,7 +48,7 @@ use blkkin_probe_abi::record::BioPagesRecord;
 use blkkin_wire::async_io::AsyncIoEvent;
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::event::{BioEvent, DirtyEvent, FileEvent, LayerEvent, SyscallEvent};
+use blkkin_wire::event::{BioEvent, DirtyEvent, FileEvent, LayerEvent, Submitter, SyscallEvent};
 use blkkin_wire::ids::{DeviceId, FileId, SpanId, TraceId};
 use blkkin_wire::page_origin::{PageOriginEvent, PagePart, PageWriter, Unattributed, WriterEvidence};
 
@@ -73,6 +75,8 @@ const MEMORY_FILESYSTEMS: &[&str] =
 
 /// The stage's state.
 pub(crate) struct PageOrigins {
+    /// Every task is traced.
+    whole_machine: bool,
     ranges: DirtyRanges,
     waiting: HashMap<FileId, WaitingBios>,
     /// Files of the bios that wait for their end.
@@ -127,6 +131,7 @@ impl PageOrigins {
     /// Creates the state at the start of a trace.
     pub(crate) fn new(start: MonotonicNs) -> PageOrigins {
         PageOrigins {
+            whole_machine: false,
             ranges: DirtyRanges::new(start, WRITES_MAX),
             waiting: HashMap::new(),
             files: HashMap::new(),
@@ -137,6 +142,11 @@ impl PageOrigins {
             recorded: 0,
             parts: Vec::new(),
         }
+    }
+
+    /// Sets whether the kernel's own I/O is recorded for every task.
+    pub(crate) fn set_whole_machine(&mut self, whole_machine: bool) {
+        self.whole_machine = whole_machine;
     }
 
     /// Takes a record from a ring.
@@ -189,6 +199,7 @@ impl PageOrigins {
                 file: pages::file(record),
                 range: record.offset..record.offset.saturating_add(record.bytes.into()),
                 queued: MonotonicNs(record.header.time_ns),
+                writes: pages::is_write(record),
             };
             return self.loop_bios.begin(SpanId(record.span), bio);
         }
@@ -233,12 +244,27 @@ impl PageOrigins {
     }
 
     fn end_bio(&mut self, bio: &BioEvent, end: MonotonicNs, out: &mut Vec<PageOriginEvent>) {
+        let change = self.loop_bios.end(bio.span).filter(|_| bio.status.0 == 0);
+        // Of the kernel's own bios, those with data of traced programs, unless each task is traced.
+        let counts = self.whole_machine || bio.submitter != Submitter::Kernel || self.has_writers(bio.span);
         if bio.has_page_origin {
             self.end_wait_for_bio(bio.span, end, out);
         }
-        if let Some(written) = self.loop_bios.end(bio.span) {
-            self.apply_loop_bio(&written, bio, end, out);
+        match change {
+            Some(written) if written.writes && counts => self.apply_loop_bio(&written, bio, end, out),
+            Some(LoopBio { writes: false, file, range, .. }) => self.ranges.discard(file, &range),
+            _ => {}
         }
+    }
+
+    /// Returns whether the bio waits and has a known writer.
+    fn has_writers(&self, bio: SpanId) -> bool {
+        let waiting = self.files.get(&bio).and_then(|file| self.waiting.get(file));
+        let of_bio = |bios: &WaitingBios| {
+            let waiting = bios.open.iter().find(|waiting| waiting.event.bio == bio);
+            waiting.is_some_and(|waiting| !waiting.event.writers.is_empty())
+        };
+        waiting.is_some_and(of_bio)
     }
 
     /// Ends the wait for a bio's end, which was at that time.
@@ -357,12 +383,23 @@ impl PageOrigins {
 
     fn expire(&mut self, watermark: MonotonicNs, out: &mut Vec<PageOriginEvent>) {
         let mut expired = Vec::new();
+        let loop_bios = &self.loop_bios;
         let is_over = |from: MonotonicNs, wait: u64| from.0.saturating_add(wait) <= watermark.0;
         self.waiting.retain(|_, WaitingBios { open, ended }| {
             while let Some(waiting) = open.pop_front_if(|waiting| is_over(waiting.event.time, WAIT_MAX)) {
                 expired.push(waiting);
             }
-            let waited = |waiting: &mut Waiting| waiting.ended.is_some_and(|ended| is_over(ended, END_WAIT));
+            let under_way = |waiting: &Waiting, ended| {
+                !is_over(waiting.event.time, WAIT_MAX)
+                    && waiting
+                        .event
+                        .file
+                        .is_some_and(|file| loop_bios.may_write(file, &waiting.ranges, ended))
+            };
+            let waited = |waiting: &mut Waiting| {
+                let ended = waiting.ended.filter(|ended| is_over(*ended, END_WAIT));
+                ended.is_some_and(|ended| !under_way(waiting, ended))
+            };
             while let Some(waiting) = ended.pop_front_if(waited) {
                 expired.push(waiting);
             }

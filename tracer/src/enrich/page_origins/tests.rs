@@ -7,7 +7,9 @@ use blkkin_probe_abi::record::{
 };
 use blkkin_wire::async_io::{AsyncIoEvent, AsyncIoOutcome};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::event::{LayerEvent, OpenFile, PairEvent, SyscallEvent, SyscallOutcome, TaskRef};
+use blkkin_wire::event::{
+    BioEvent, BlockStatus, LayerEvent, OpenFile, PairEvent, Submitter, SyscallEvent, SyscallOutcome, TaskRef,
+};
 use blkkin_wire::ids::{DeviceId, Fd, FileId, NameId, SpanId, TaskId};
 use blkkin_wire::page_origin::{PageOriginEvent, Unattributed, WriterEvidence};
 use blkkin_wire::syscalls::SyscallId;
@@ -141,6 +143,109 @@ fn a_bio_of_a_loop_device_is_a_writer_of_its_file_under_its_root() {
     assert_eq!(found[0].bytes_unattributed, 0);
     let found = process(&mut origins, vec![], &[bio(10, LATER + 200, 12_288, 4_096, 0)], 3 * LATER);
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[504]]);
+}
+
+/// The record of a bio that writes 4 KiB of a loop device's file, under the root `span + 500`.
+fn loop_bio(span: u64, time: u64, offset: u64) -> BioPagesRecord {
+    let bio = bio(span, time, offset, 4_096, 0);
+    BioPagesRecord { kind: raw::PAGES_OF_LOOP, root: span + 500, ..bio }
+}
+
+/// The end of a loop device's bio, changed.
+fn loop_end(span: u64, time: u64, change: impl FnOnce(&mut BioEvent)) -> LayerEvent {
+    let LayerEvent::Pair(mut pair) = end(span, time) else { unreachable!() };
+    pair.bio.has_page_origin = false;
+    change(&mut pair.bio);
+    LayerEvent::Bio(pair.bio)
+}
+
+/// Processes without the end of each bio.
+fn process_as_given(
+    origins: &mut PageOrigins,
+    mut events: Vec<LayerEvent>,
+    records: &[BioPagesRecord],
+    watermark: u64,
+) -> Vec<Vec<u64>> {
+    records.iter().for_each(|record| origins.on_record(record));
+    events.sort_by_key(LayerEvent::time);
+    origins.process(&mut events, MonotonicNs(watermark));
+    let origin = |event| if let LayerEvent::PageOrigin(origin) = event { Some(spans(&origin)) } else { None };
+    events.into_iter().filter_map(origin).collect()
+}
+
+#[test]
+fn a_loop_devices_bio_that_failed_or_discarded_is_no_writer() {
+    let discard = |span, time| {
+        let mut record = loop_bio(span, time, 4_096);
+        record.header.flags = 0;
+        record
+    };
+    let records = [loop_bio(1, 10, 0), loop_bio(2, 20, 4_096), loop_bio(3, 30, 8_192), discard(4, 40)];
+    let events = vec![
+        loop_end(1, 11, |bio| bio.status = BlockStatus(10)),
+        loop_end(2, 21, |_| {}),
+        loop_end(3, 31, |_| {}),
+        loop_end(4, 41, |_| {}),
+        end(9, 101),
+    ];
+    let mut origins = new();
+    let found =
+        process_as_given(&mut origins, events, &[&records[..], &[bio(9, 100, 0, 12_288, 0)]].concat(), LATER);
+    assert_eq!(found, [[503]]);
+}
+
+#[test]
+fn write_back_to_a_loop_device_counts_with_data_of_traced_tasks_only() {
+    let run = |whole_machine| {
+        let mut origins = new();
+        origins.set_whole_machine(whole_machine);
+        // The device's file is another one than that of the data on it.
+        let of_data = |span, time| {
+            let mut record = bio(span, time, 0, 4_096, 0);
+            record.file.ino = INO + span;
+            record
+        };
+        let mut written = write(5, [1, 2], 0, 100);
+        if let LayerEvent::Syscall(call) = &mut written {
+            call.file.as_mut().unwrap().file.ino = INO + 1;
+        }
+        let kernels = |span, time| {
+            let LayerEvent::Bio(mut bio) = loop_end(span, time, |bio| bio.submitter = Submitter::Kernel)
+            else {
+                unreachable!()
+            };
+            bio.has_page_origin = true;
+            LayerEvent::Bio(bio)
+        };
+        let records = [
+            of_data(1, 10),
+            loop_bio(1, 10, 0),
+            of_data(2, 20),
+            loop_bio(2, 20, 4_096),
+            bio(9, 100, 0, 8_192, 0),
+        ];
+        let events = vec![written, kernels(1, 11), kernels(2, 21), end(9, 101)];
+        process_as_given(&mut origins, events, &records, LATER).pop().unwrap()
+    };
+    assert_eq!(run(false), [501]);
+    assert_eq!(run(true), [501, 502]);
+}
+
+#[test]
+fn a_bio_waits_for_those_of_a_loop_device_that_may_have_written_its_pages() {
+    let mut origins = new();
+    let records = [loop_bio(1, 50, 0), bio(9, 100, 0, 4_096, 0)];
+    assert_eq!(process_as_given(&mut origins, vec![end(9, 101)], &records, 3 * LATER), [[0; 0]; 0]);
+    let events = vec![loop_end(1, 3 * LATER + 1, |_| {})];
+    assert_eq!(process_as_given(&mut origins, events, &[], 3 * LATER + 2), [[501]]);
+    // One whose end is never seen is awaited for the maximum.
+    let records = [loop_bio(2, 5 * LATER, 0), bio(10, 5 * LATER + 1, 0, 4_096, 0)];
+    assert_eq!(
+        process_as_given(&mut origins, vec![end(10, 5 * LATER + 2)], &records, 5 * LATER + super::WAIT_MAX),
+        [[0; 0]; 0]
+    );
+    let found = process_as_given(&mut origins, vec![], &[], 5 * LATER + super::WAIT_MAX + 1);
+    assert_eq!(found.len(), 1);
 }
 
 /// A request of io_uring, which the call `span + 500` submitted.

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 
 use blkkin_probe_abi::wait::{WAITS_HAS_HOLDER, WaitsRecord};
 use blkkin_wire::batch::SourceStats;
-use blkkin_wire::call_waits::{CallWaits, LockHolder, LongestWait, WaitKind, WaitSum};
+use blkkin_wire::call_waits::{CallWaits, LockHolder, LogWrite, LongestWait, WaitKind, WaitSum};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 use blkkin_wire::event::SyscallEvent;
-use blkkin_wire::ids::{Pid, SpanId, Tid};
+use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
 
 use super::nul_terminated;
 
@@ -73,6 +73,11 @@ fn waits(record: &WaitsRecord) -> Option<CallWaits> {
             holder,
         },
         sleeps: record.sleeps,
+        log_write: (record.log_bio != 0).then_some(LogWrite {
+            span: SpanId(record.log_bio),
+            root: SpanId(record.log_root),
+            trace: TraceId(0),
+        }),
     })
 }
 
@@ -139,7 +144,7 @@ mod tests {
     #[test]
     fn an_unknown_kind_is_malformed() {
         let mut pending = PendingWaits::default();
-        pending.on_record(&WaitsRecord { longest_kind: 7, ..record() });
+        pending.on_record(&WaitsRecord { longest_kind: 8, ..record() });
         assert_eq!((pending.malformed, pending.recorded, pending.by_call.len()), (1, 1, 0));
     }
 }

@@ -1,7 +1,7 @@
 //! Random batches with all kinds of events.
 
 use super::*;
-use crate::call_waits::{CallWaits, LockHolder, LongestWait, WaitKind, WaitSum};
+use crate::call_waits::{CallWaits, LockHolder, LogWrite, LongestWait, WaitKind, WaitSum};
 
 fn time() -> impl Strategy<Value = MonotonicNs> {
     any::<u64>().prop_map(MonotonicNs)
@@ -64,14 +64,16 @@ fn context() -> impl Strategy<Value = TraceContext> {
 
 prop_compose! {
     fn waits()(
-        sums in btree_map(0..7_u32, (any::<u64>(), any::<u32>()), 1..7), longest in 0..7_u32, begin in time(), time: u64,
-        holder in option::of((any::<u32>(), any::<u32>(), text())), sleeps: u32
+        sums in btree_map(0..8_u32, (any::<u64>(), any::<u32>()), 1..8), longest in 0..8_u32, begin in time(), time: u64,
+        holder in option::of((any::<u32>(), any::<u32>(), text())), sleeps: u32, log_write in option::of((1..u64::MAX, 1..u64::MAX))
     ) -> CallWaits {
         let kind = |number| WaitKind::from_number(number).unwrap();
         let sum = |(number, (time, count))| WaitSum { kind: kind(number), time: DurationNs(time), count };
         let holder = holder.map(|(pid, tid, comm)| LockHolder { pid: Pid(pid), tid: Tid(tid), comm: comm.into() });
         let longest = LongestWait { kind: kind(longest), begin, time: DurationNs(time), holder };
-        CallWaits { sums: sums.into_iter().map(sum).collect(), longest, sleeps }
+        let log_write =
+            log_write.map(|(span, root)| LogWrite { span: SpanId(span), root: SpanId(root), trace: TraceId(0) });
+        CallWaits { sums: sums.into_iter().map(sum).collect(), longest, sleeps, log_write }
     }
 }
 
