@@ -23,7 +23,7 @@ use support::disk::Disk;
 use support::fio::Fio;
 use support::gated_process::GatedProcess;
 use support::missed_ends::until_complete;
-use support::recording::{Recording, check_attach_kind, record};
+use support::recording::{Recording, check_attach_kind, is_in_module, record};
 use support::{needs, or_skip};
 
 /// Probes that are attached to functions if the kernel has each function, as Debian's 6.1 and 6.12
@@ -171,6 +171,7 @@ fn each_kind_attaches_as_it_is_named() {
             let (name, hook, found) = (probe.probe.name, probe.at, probe.kind.unwrap());
             let skipped = kind == AttachKind::Kprobe && name == "call_exit";
             let function = kind.uses_functions() && AT_FUNCTIONS.contains(&name) && !skipped;
+            let other = if is_in_module(name) { AttachKind::RawTp } else { other };
             assert_eq!(found, if function { kind } else { other }, "{name} at {hook}");
             assert_eq!(hook == probe.hook.tracepoint, !function, "{name} at {hook}");
         }

@@ -16,9 +16,11 @@
 
 use crate::block::in_flight::BIOS;
 use crate::runtime::layout::offset;
+use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::Pointer;
 use crate::runtime::table;
 use crate::task::{self, wait};
+use blkkin_probe_abi::settings::Program;
 
 /// Handles xfs_log_force(mount, sequence, caller).
 #[inline(always)]
@@ -38,8 +40,10 @@ pub fn wait_on(iclog: Pointer) {
     if !state.in_syscall() {
         return;
     }
+    let Some(percpu) = PerCpuState::of(Program::LogWait) else { return };
     wait::log_begin(task, state);
-    let bio = (iclog as u64).wrapping_add(offset!(iclog_bio) as u64);
+    // A typed pointer may not become a key.
+    let bio = percpu.address(iclog).wrapping_add(offset!(iclog_bio) as u64);
     let found = match table::find(&BIOS, bio) {
         Some(entry) => [entry.span, entry.root],
         None => [0; 2],

@@ -309,6 +309,8 @@ pub enum Program {
     AsyncComplete = 21,
     /// io_uring_queue_async_work
     AsyncQueue = 22,
+    /// xlog_iclog_wait_on
+    LogWait = 23,
     /// mm_filemap_fault or page_fault_user: the begin of a page fault
     FaultBegin = 24,
     /// Perf event of major faults: the end of a page fault
@@ -339,7 +341,7 @@ impl Program {
     }
 }
 
-/// Number of program slots. Slots 23 and 27 are free.
+/// Number of program slots. Slot 27 is free.
 pub const PROGRAMS: usize = 29;
 
 #[cfg(test)]

@@ -81,6 +81,11 @@ pub(crate) fn check_attach_kind(kind: AttachKind) -> Result<(), String> {
     }
 }
 
+/// Returns whether the tracepoint of this probe is in a module here, whose types tp_btf does not see.
+pub(crate) fn is_in_module(probe: &str) -> bool {
+    ["log_force", "log_wait"].contains(&probe) && std::path::Path::new("/sys/kernel/btf/xfs").exists()
+}
+
 impl Recorder {
     /// Loads and attaches a tracer, marks these processes, and begins to read.
     pub(crate) fn start(config: &TracerConfig, traced: &[Pid]) -> Recorder {

@@ -187,13 +187,8 @@ fn cache_slot(file: &Arc<InternedFile>) -> usize {
 
 impl FileRow {
     fn add(&mut self, trace: &Trace, call: &SyscallEvent, time: DurationNs) {
-        match PageCacheRead::of(trace) {
-            Some(PageCacheRead::Known(bytes)) => {
-                let hits = u64::from(bytes.fetched == 0);
-                self.cached.add(&CachedReads { reads: 1, hits, unknown: 0, bytes });
-            }
-            Some(PageCacheRead::Unknown) => self.cached.unknown += 1,
-            None => {}
+        if call.reads_page_cache {
+            self.cached.add_read(trace);
         }
         self.calls += 1;
         let bytes = moved_bytes(call);
@@ -217,6 +212,19 @@ impl FileRow {
 }
 
 impl CachedReads {
+    // Not inlined: most calls are no such reads.
+    #[inline(never)]
+    fn add_read(&mut self, trace: &Trace) {
+        match PageCacheRead::of(trace) {
+            Some(PageCacheRead::Known(bytes)) => {
+                let hits = u64::from(bytes.fetched == 0);
+                self.add(&CachedReads { reads: 1, hits, unknown: 0, bytes });
+            }
+            Some(PageCacheRead::Unknown) => self.unknown += 1,
+            None => {}
+        }
+    }
+
     fn add(&mut self, other: &CachedReads) {
         self.reads += other.reads;
         self.hits += other.hits;

@@ -12,7 +12,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::trace::page_origins::OriginIndex;
@@ -87,11 +87,9 @@ impl WrittenBy {
 
     fn add_bio(&mut self, trace: &Trace, bio: &BioEvent, origin: &PageOriginEvent, requests: u64) {
         let file = file(trace, bio, origin);
-        // A program that wrote in many calls counts the bio once.
         let carried = || origin.writers.iter().filter(|writer| is_carried(writer));
-        let programs: BTreeSet<Cow<'_, str>> =
-            carried().map(|writer| self.loops.program(trace, writer)).collect();
-        for name in programs {
+        // A program that wrote in many calls counts the bio once.
+        for name in self.loops.programs(trace, origin) {
             let own: Vec<&PageWriter> =
                 carried().filter(|writer| self.loops.program(trace, writer) == name).collect();
             let own = || own.iter();
@@ -147,7 +145,9 @@ impl LoopPrograms {
     /// Notes the programs of a trace with writes to a loop device.
     fn add(&mut self, trace: &Trace, index: &OriginIndex<'_>) {
         let of_loop = |bio: &&BioEvent| is_loop(trace, bio) && bio.op.is_write();
-        let mut sets = trace.bios.iter().filter(of_loop).map(|bio| self.programs_of(trace, index, bio));
+        let programs =
+            |bio| index.of_data(bio).map(|origin| self.programs(trace, origin)).unwrap_or_default();
+        let mut sets = trace.bios.iter().filter(of_loop).map(programs);
         let Some(mut programs) = sets.next().filter(|first| !first.is_empty()) else { return };
         if sets.any(|set| set != programs) {
             return;
@@ -167,15 +167,9 @@ impl LoopPrograms {
         }
     }
 
-    /// Returns the programs whose data a bio carries.
-    fn programs_of<'a>(
-        &self,
-        trace: &'a Trace,
-        index: &OriginIndex<'a>,
-        bio: &BioEvent,
-    ) -> Vec<Cow<'a, str>> {
-        let writers = index.of_data(bio).into_iter().flat_map(|origin| &origin.writers);
-        let carried = writers.filter(|writer| is_carried(writer));
+    /// Returns the programs whose data a bio with this origin carries, in the order of their names.
+    fn programs<'a>(&self, trace: &'a Trace, origin: &PageOriginEvent) -> Vec<Cow<'a, str>> {
+        let carried = origin.writers.iter().filter(|writer| is_carried(writer));
         let mut programs: Vec<Cow<'a, str>> = carried.map(|writer| self.program(trace, writer)).collect();
         programs.sort_unstable();
         programs.dedup();
