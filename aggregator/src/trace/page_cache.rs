@@ -7,7 +7,7 @@
 //! the file's offsets. A call with a bio whose pages are not known has no result, and is counted.
 //!
 //! *Which file systems*: those whose bios have the pages of the file that the call names
-//! ([`FILE_SYSTEMS`]). btrfs is none of them: a bio of compressed data has other lengths. Nor are
+//! (`FILE_SYSTEMS`). btrfs is none of them: a bio of compressed data has other lengths. Nor are
 //! overlayfs, whose pages are another file's, FUSE and those of a network.
 //!
 //! *Not here*: a read that waits for pages which another task, or an earlier read-ahead, has begun to
