@@ -370,7 +370,8 @@ pub const PAGES_LOG: u16 = 4;
 /// Swapped memory.
 pub const PAGES_SWAP: u16 = 5;
 /// Not pages, but the range of its file that a bio of a loop device writes through the file's page
-/// cache or, without PAGES_WRITTEN, discards: `file` and `offset` are valid. The bio may have another record, of its pages.
+/// cache or, without PAGES_WRITTEN, discards: `file` and `offset` are valid. The bio may have another
+/// record, of its pages.
 pub const PAGES_OF_LOOP: u16 = 6;
 
 /// Flag of a [`BioPagesRecord`]: the pages are not consecutive in the file; `offset` is that of the

@@ -1,14 +1,14 @@
 //! Range of its file that a bio of a loop device writes or discards.
 //!
-//! *In*: a bio that is queued at a loop device and changes its content. *Out*: a [`BioPagesRecord`] of the kind
-//! PAGES_OF_LOOP, with the range in the file. *Invariant*: file and offset are those of the driver's
-//! own `struct loop_device` when the bio was queued. They stay so until the bio ends: a loop device
+//! *In*: a bio that is queued at a loop device and changes its content. *Out*: a [`BioPagesRecord`] of
+//! the kind PAGES_OF_LOOP, with the range in the file. *Invariant*: file and offset are those of the
+//! driver's own `struct loop_device` when the bio was queued. They stay so until the bio ends: a loop device
 //! that is in use gets no other file, except by LOOP_CHANGE_FD, which accepts read-only devices alone
 //! (drivers/block/loop.c).
 //!
 //! *Which devices*: those whose worker writes the file through its page cache, and only if the file
-//! system needs a block device (FS_REQUIRES_DEV) that passes the filter of devices. With direct I/O a pointer leads from the lower bio to the
-//! loop device's request ([`stacked`](super::stacked)).
+//! system needs a block device (FS_REQUIRES_DEV) that passes the filter of devices. With direct I/O a
+//! pointer leads from the lower bio to the loop device's request ([`stacked`](super::stacked)).
 //!
 //! *Why a range*: the worker makes pages of the file dirty, and the kernel writes them back later,
 //! from another task. So the bio is a writer of these bytes, as a system call is.

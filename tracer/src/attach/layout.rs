@@ -198,6 +198,9 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("journal_fs_dev", &["journal_s.j_fs_dev"]),
     ("transaction_tid", &["transaction_s.t_tid"]),
     ("iclog_bio", &["xlog_in_core.ic_bio"]),
+    ("loop_file", &["loop_device.lo_backing_file"]),
+    ("loop_offset", &["loop_device.lo_offset"]),
+    ("loop_flags", &["loop_device.lo_flags"]),
 ];
 
 /// Enum of the bits of `rq_flags`, and its enumerator for RQF_FLUSH_SEQ. 6.11 made the flags an
@@ -320,9 +323,7 @@ pub fn resolve() -> Result<KernelTypes, TracerError> {
     let tracepoints = names.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
     let functions = tracepoint_equivalents::function_names().filter(|name| btf.has(name)).collect();
     let edges = stacked_layouts::resolve(&btf, &modules);
-    let [loop_file, loop_offset, loop_flags] = edges.loop_device;
-    let loop_kiocb = edges.loop_kiocb;
-    let layout = Layout { loop_kiocb, loop_file, loop_offset, loop_flags, ..layout(&btf, &modules) };
+    let layout = Layout { loop_kiocb: edges.loop_kiocb, ..layout(&btf, &modules) };
     let operations = ReqOpTable::from_btf(&btf);
     Ok(KernelTypes { layout, tracepoints, functions, paths: edges.paths, operations })
 }

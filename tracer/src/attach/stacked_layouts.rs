@@ -70,10 +70,6 @@ const _: () = assert!(LAYOUTS.len() - 1 <= POINTER_STEPS_MAX);
 /// (blk_mq_rq_to_pdu, include/linux/blk-mq.h) and contain the kiocb (drivers/block/loop.c).
 const LOOP_KIOCB: &str = "loop_cmd.iocb";
 
-/// File of a loop device, offset of the device's first byte in it, and flags (drivers/block/loop.c).
-const LOOP_DEVICE: [&str; 3] =
-    ["loop_device.lo_backing_file", "loop_device.lo_offset", "loop_device.lo_flags"];
-
 /// A path with this kernel's offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PointerPath {
@@ -89,8 +85,6 @@ pub(crate) struct StackedLayouts {
     pub(crate) paths: Vec<PointerPath>,
     /// Offset from a loop device's request to its kiocb; ABSENT if there is none.
     pub(crate) loop_kiocb: u32,
-    /// Offsets of [`LOOP_DEVICE`]; ABSENT if there is none.
-    pub(crate) loop_device: [u32; 3],
 }
 
 /// Lists the structs to look up in the kernel's BTF.
@@ -99,7 +93,6 @@ pub(crate) fn struct_names() -> impl Iterator<Item = &'static str> {
         .iter()
         .flat_map(member_paths)
         .chain([LOOP_KIOCB])
-        .chain(LOOP_DEVICE)
         .filter_map(|spelling| Some(spelling.split_once('.')?.0))
 }
 
@@ -128,6 +121,5 @@ pub(crate) fn resolve(kernel: &Btf<'_>, modules: &[Btf<'_>]) -> StackedLayouts {
     StackedLayouts {
         paths: paths.collect(),
         loop_kiocb: loop_kiocb.map_or(ABSENT, |(within, request)| request + within),
-        loop_device: LOOP_DEVICE.map(|spelling| offset(spelling).unwrap_or(ABSENT)),
     }
 }

@@ -415,26 +415,26 @@ fn split(
     stamp: u32,
     under_way: bool,
 ) -> impl Iterator<Item = Entry> + use<> {
-    let base = segment << SEGMENT_SHIFT;
-    let cut = |at: u64| at.saturating_sub(base).min(SEGMENT) as u32;
-    let (from, to) =
-        (cut(range.start).clamp(entry.start, entry.end), cut(range.end).clamp(entry.start, entry.end));
+    let [before, inside, after] = cut(entry, segment, range);
     let carried = if entry.carried == 0 { stamp } else { entry.carried };
-    let parts = [
-        Entry { end: from, ..entry },
-        Entry { start: from, end: to, carried, under_way, ..entry },
-        Entry { start: to, ..entry },
-    ];
-    parts.into_iter().filter(|part| part.start < part.end)
+    not_empty([before, Entry { carried, under_way, ..inside }, after])
 }
 
 /// Returns the parts of an entry outside `range`.
 fn outside(entry: Entry, segment: u64, range: &Range<u64>) -> impl Iterator<Item = Entry> + use<> {
+    let [before, _, after] = cut(entry, segment, range);
+    not_empty([before, after])
+}
+
+/// Cuts an entry into the parts before, inside and behind `range`, each of which may be empty.
+fn cut(entry: Entry, segment: u64, range: &Range<u64>) -> [Entry; 3] {
     let base = segment << SEGMENT_SHIFT;
-    let cut = |at: u64| at.saturating_sub(base).min(SEGMENT) as u32;
-    let (from, to) =
-        (cut(range.start).clamp(entry.start, entry.end), cut(range.end).clamp(entry.start, entry.end));
-    let parts = [Entry { end: from, ..entry }, Entry { start: to, ..entry }];
+    let within = |at: u64| (at.saturating_sub(base).min(SEGMENT) as u32).clamp(entry.start, entry.end);
+    let (from, to) = (within(range.start), within(range.end));
+    [Entry { end: from, ..entry }, Entry { start: from, end: to, ..entry }, Entry { start: to, ..entry }]
+}
+
+fn not_empty<const N: usize>(parts: [Entry; N]) -> impl Iterator<Item = Entry> {
     parts.into_iter().filter(|part| part.start < part.end)
 }
 
