@@ -256,8 +256,9 @@ impl DirtyRanges {
         writers.list(&self.traces)
     }
 
-    /// Forgets the writes behind the new end of a truncated file.
-    pub(crate) fn truncate(&mut self, file: FileId, length: u64) {
+    /// Forgets the writes behind the new end of a file, of those that had ended when its truncation
+    /// began. The others may have come after it.
+    pub(crate) fn truncate(&mut self, file: FileId, length: u64, began: MonotonicNs) {
         let first = length >> SEGMENT_SHIFT;
         let cut: Vec<Key> =
             self.segments.keys().filter(|key| key.0 == file && key.1 >= first).copied().collect();
@@ -266,7 +267,8 @@ impl DirtyRanges {
             let before = list.len();
             self.dirty_bytes -= dirty_bytes(list);
             let end = length.saturating_sub(key.1 << SEGMENT_SHIFT).min(SEGMENT) as u32;
-            list.iter_mut().for_each(|entry| entry.end = entry.end.min(end));
+            let earlier = list.iter_mut().filter(|entry| entry.ended <= began.0);
+            earlier.for_each(|entry| entry.end = entry.end.min(end));
             list.retain(|entry| entry.start < entry.end);
             self.entries = self.entries + list.len() - before;
             self.dirty_bytes += dirty_bytes(list);
@@ -276,13 +278,15 @@ impl DirtyRanges {
         }
     }
 
-    /// Forgets the writes of a range that was discarded.
-    pub(crate) fn discard(&mut self, file: FileId, range: &Range<u64>) {
+    /// Forgets the writes of a range that was discarded, of those that had ended when the discard began.
+    pub(crate) fn discard(&mut self, file: FileId, range: &Range<u64>, began: MonotonicNs) {
         for (key, _) in segments(file, range) {
             let Some(list) = self.segments.get_mut(&key) else { continue };
             let before = list.len();
             self.dirty_bytes -= dirty_bytes(list);
-            let kept: Vec<Entry> = list.drain(..).flat_map(|entry| outside(entry, key.1, range)).collect();
+            let (earlier, mut kept): (Vec<Entry>, Vec<Entry>) =
+                list.drain(..).partition(|entry| entry.ended <= began.0);
+            kept.extend(earlier.into_iter().flat_map(|entry| outside(entry, key.1, range)));
             self.entries = self.entries + kept.len() - before;
             self.dirty_bytes += dirty_bytes(&kept);
             *list = kept;

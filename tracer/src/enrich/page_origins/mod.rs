@@ -252,7 +252,9 @@ impl PageOrigins {
         }
         match change {
             Some(written) if written.writes && counts => self.apply_loop_bio(&written, bio, end, out),
-            Some(LoopBio { writes: false, file, range, .. }) => self.ranges.discard(file, &range),
+            Some(LoopBio { writes: false, file, range, queued, .. }) => {
+                self.ranges.discard(file, &range, queued);
+            }
             _ => {}
         }
     }
@@ -302,7 +304,7 @@ impl PageOrigins {
         let carried = self.end_operation(&operation, out);
         match change {
             Some(Change::Write(range)) => self.ranges.write(file, range, &writer, &carried),
-            Some(Change::Truncate(length)) => self.truncate(file, length, &writer),
+            Some(Change::Truncate(length)) => self.truncate(file, length, call.enter, &writer),
             None => {}
         }
     }
@@ -354,8 +356,8 @@ impl PageOrigins {
     }
 
     /// A truncation drops dirty pages, and zeroes the rest of the last one.
-    fn truncate(&mut self, file: FileId, length: u64, writer: &Writer) {
-        self.ranges.truncate(file, length);
+    fn truncate(&mut self, file: FileId, length: u64, began: MonotonicNs, writer: &Writer) {
+        self.ranges.truncate(file, length, began);
         let page_end = length.next_multiple_of(4_096);
         self.ranges.write(file, length..page_end, writer, &[]);
     }

@@ -145,6 +145,20 @@ fn a_bio_of_a_loop_device_is_a_writer_of_its_file_under_its_root() {
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[504]]);
 }
 
+/// The kernel may have cut the file before the write, though the truncation returned after it.
+#[test]
+fn a_write_during_a_truncation_stays_a_writer() {
+    let LayerEvent::Syscall(mut truncation) = truncate(3, 60, 4_096) else { unreachable!() };
+    truncation.enter = MonotonicNs(20);
+    let events = vec![
+        write(1, [10, 15], 8_192, 4_096),
+        write(2, [30, 40], 8_192, 4_096),
+        LayerEvent::Syscall(truncation),
+    ];
+    let found = process(&mut new(), events, &[bio(9, 100, 8_192, 4_096, 0)], LATER);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[2]]);
+}
+
 /// The record of a bio that writes 4 KiB of a loop device's file, under the root `span + 500`.
 fn loop_bio(span: u64, time: u64, offset: u64) -> BioPagesRecord {
     let bio = bio(span, time, offset, 4_096, 0);
@@ -180,18 +194,26 @@ fn a_loop_devices_bio_that_failed_or_discarded_is_no_writer() {
         record.header.flags = 0;
         record
     };
-    let records = [loop_bio(1, 10, 0), loop_bio(2, 20, 4_096), loop_bio(3, 30, 8_192), discard(4, 40)];
+    // The fifth one ends while the discard is in flight.
+    let records = [
+        loop_bio(1, 10, 0),
+        loop_bio(2, 20, 4_096),
+        loop_bio(3, 30, 8_192),
+        discard(4, 40),
+        loop_bio(5, 35, 4_096),
+    ];
     let events = vec![
         loop_end(1, 11, |bio| bio.status = BlockStatus(10)),
         loop_end(2, 21, |_| {}),
         loop_end(3, 31, |_| {}),
-        loop_end(4, 41, |_| {}),
+        loop_end(5, 45, |_| {}),
+        loop_end(4, 50, |_| {}),
         end(9, 101),
     ];
     let mut origins = new();
     let found =
         process_as_given(&mut origins, events, &[&records[..], &[bio(9, 100, 0, 12_288, 0)]].concat(), LATER);
-    assert_eq!(found, [[503]]);
+    assert_eq!(found, [[503, 505]]);
 }
 
 #[test]
