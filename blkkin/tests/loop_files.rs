@@ -15,15 +15,12 @@ mod support;
 mod writers;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::event::{BioEvent, SyscallEvent};
-use blkkin_wire::ids::{DeviceId, Pid, SpanId};
+use blkkin_wire::event::BioEvent;
+use blkkin_wire::ids::{DeviceId, SpanId};
 use blkkin_wire::page_origin::{PageKind, PageOriginEvent, WriterEvidence};
 
 use support::disk::{Disk, Upper, sync};
@@ -31,7 +28,7 @@ use support::gated_process::GatedProcess;
 use support::missed_ends::until_complete;
 use support::recording::{Recorder, Recording};
 use support::{needs, or_skip};
-use writers::{SECTOR, Step};
+use writers::SECTOR;
 
 const LOWER: u64 = 96 << 20;
 const UPPER: u64 = 32 << 20;
@@ -62,6 +59,7 @@ fn each_sector_below_a_mounted_loop_device_is_from_a_named_writer() {
             writers::remove_files(&folder);
             (0..WRITERS).map(|writer| writers::process(&folder, writer, number_of_steps())).collect()
         },
+        |writer| writers::writes(writer, number_of_steps()),
         || sync(&folder),
     );
 }
@@ -74,7 +72,8 @@ fn each_sector_that_was_written_to_a_loop_device_is_from_a_named_call() {
     let disk = or_skip!(Disk::ext4(LOWER));
     let upper = or_skip!(disk.upper_with(UPPER, &[&format!("--offset={OFFSET}")]));
     let processes = || (0..WRITERS).map(|writer| direct_writer(&upper.node, writer)).collect();
-    sectors_are_from_named_writers(&disk, &upper, OFFSET, processes, || ());
+    let each_step = |_| (0..number_of_steps()).collect();
+    sectors_are_from_named_writers(&disk, &upper, OFFSET, processes, each_step, || ());
 }
 
 /// Forks a process that writes each block of its quarter of the device, every other one twice.
@@ -97,6 +96,7 @@ fn sectors_are_from_named_writers(
     upper: &Upper,
     offset: u64,
     processes: impl Fn() -> Vec<GatedProcess>,
+    writes: impl Fn(u64) -> Vec<usize>,
     sync_upper: impl Fn(),
 ) {
     let mut pids = Vec::new();
@@ -110,7 +110,8 @@ fn sectors_are_from_named_writers(
         sync(&disk.mount_point());
         recorder.finish()
     });
-    let truth = Truth::new(&recording, &pids, upper.device(), offset);
+    let authors = writers::authors(&recording, &pids, writes);
+    let truth = Truth::new(&recording, authors, upper.device(), offset);
     let checked = truth.check(disk, &recording);
     println!("{checked:?}");
     assert_eq!(checked.wrong, 0, "{checked:?}");
@@ -139,29 +140,27 @@ struct Checked {
 }
 
 impl<'a> Truth<'a> {
-    fn new(recording: &'a Recording, pids: &[Pid], device: DeviceId, offset: u64) -> Truth<'a> {
+    fn new(
+        recording: &'a Recording,
+        authors: HashMap<SpanId, Author>,
+        device: DeviceId,
+        offset: u64,
+    ) -> Truth<'a> {
         let mut upper: HashMap<SpanId, Vec<_>> = HashMap::new();
-        for bio in recording.bios().filter(|bio| is_write_to(bio, device)) {
+        for bio in recording.writes_to(device) {
             let start = offset + bio.sector.0 * SECTOR as u64;
             upper.entry(bio.root).or_default().push((start..start + u64::from(bio.bytes), bio));
         }
         let origins = recording.page_origins().map(|origin| (origin.bio, origin)).collect();
-        Truth { authors: authors(recording, pids), origins, upper }
+        Truth { authors, origins, upper }
     }
 
     fn check(&self, disk: &Disk, recording: &Recording) -> Checked {
         let mut checked = Checked::default();
-        let mut last = HashMap::new();
-        let mut bios: Vec<&BioEvent> =
-            recording.bios().filter(|bio| is_write_to(bio, disk.device())).collect();
-        bios.sort_by_key(|bio| bio.queue);
-        for bio in bios {
-            self.check_names(bio, &mut checked);
-            let sectors = 0..u64::from(bio.bytes) / SECTOR as u64;
-            last.extend(sectors.map(|sector| (bio.sector.0 + sector, bio)));
-        }
+        recording.writes_to(disk.device()).into_iter().for_each(|bio| self.check_names(bio, &mut checked));
+        let last = recording.last_writes(disk.device());
         let mut named: HashMap<SpanId, HashSet<Author>> = HashMap::new();
-        for (number, sector) in (0..).zip(content(disk).chunks_exact(SECTOR)) {
+        for (number, sector) in (0..).zip(disk.content().chunks_exact(SECTOR)) {
             let (Some(author), Some(bio)) = (writers::author(sector), last.get(&number)) else { continue };
             checked.sectors += 1;
             let named = named.entry(bio.span).or_insert_with(|| {
@@ -208,41 +207,4 @@ impl<'a> Truth<'a> {
             }
         }
     }
-}
-
-/// Finds the writes of each process in order: its nth `pwrite64` is its nth write.
-fn authors(recording: &Recording, pids: &[Pid]) -> HashMap<SpanId, Author> {
-    let tasks: HashMap<_, _> = recording.tasks().map(|task| (task.task.id, task.pid)).collect();
-    let mut made: HashMap<Pid, Vec<&SyscallEvent>> = HashMap::new();
-    for call in recording.calls_named("pwrite64") {
-        made.entry(tasks[&call.task.id]).or_default().push(call);
-    }
-    let mut authors = HashMap::new();
-    for (writer, pid) in (0..).zip(pids) {
-        let mut calls = made.remove(pid).unwrap();
-        calls.sort_by_key(|call| call.enter);
-        let direct = calls.len() == number_of_steps();
-        let steps = writers::steps(writer, number_of_steps()).into_iter().enumerate();
-        let writes: Vec<usize> = steps
-            .filter(|(_, step)| direct || matches!(step, Step::Write(_)))
-            .map(|(index, _)| index)
-            .collect();
-        assert_eq!(calls.len(), writes.len());
-        authors.extend(calls.iter().zip(writes).map(|(call, index)| (call.span, (writer, index))));
-    }
-    authors
-}
-
-fn is_write_to(bio: &BioEvent, device: DeviceId) -> bool {
-    bio.device == device && bio.op.name_for(bio.bytes) == "write"
-}
-
-/// Reads the whole disk, past the content of before in the device's page cache.
-fn content(disk: &Disk) -> Vec<u8> {
-    let mut node = File::open(disk.node()).unwrap();
-    // SAFETY: passes numbers only.
-    unsafe { libc::posix_fadvise(node.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    let mut content = Vec::new();
-    node.read_to_end(&mut content).unwrap();
-    content
 }

@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use support::direct;
 use support::disk::Disk;
-use support::ftrace::Ftrace;
+use support::ftrace::{Ftrace, time_ns};
 use support::gated_process::GatedProcess;
 use support::live::LiveTrace;
 use support::queue::QueueSettings;
@@ -309,8 +309,7 @@ fn pauses(trace: &str) -> Witnessed {
 fn event(line: &str) -> Option<(u64, &str)> {
     let at = line.find("contention_")?;
     let time = line[..at].trim_end().trim_end_matches(':').rsplit(' ').next()?;
-    let (seconds, micros) = time.split_once('.')?;
-    Some((seconds.parse::<u64>().ok()? * 1_000_000_000 + micros.parse::<u64>().ok()? * 1_000, &line[at..]))
+    Some((time_ns(time)?, &line[at..]))
 }
 
 /// The kernel's limit of dirty bytes; the earlier limits come back when dropped.

@@ -17,12 +17,10 @@ mod writers;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 
 use blkkin_tracer::{TraceScope, TracerConfig};
-use blkkin_wire::event::{BioEvent, SyscallEvent};
+use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::{Pid, SpanId};
 use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WritebackReason, WriterEvidence};
 
@@ -34,7 +32,7 @@ use support::recording::{Recorder, Recording, record};
 use support::single_process::c_path;
 use support::uring::{Mode, append_buffered};
 use support::{needs, or_skip};
-use writers::{SECTOR, Step};
+use writers::SECTOR;
 
 const WRITERS: u64 = 8;
 /// Time for which a bio's event waits behind its end for the calls that were under way (`END_WAIT` of
@@ -123,26 +121,11 @@ struct Checked {
 }
 
 impl<'a> Truth<'a> {
-    /// Finds the writes of each process in order: its nth `pwrite64` is its nth write.
     fn new(recording: &'a Recording, pids: &[Pid]) -> Truth<'a> {
-        let mut truth = Truth { by_span: HashMap::new(), calls: HashMap::new() };
-        let tasks: HashMap<_, _> = recording.tasks().map(|task| (task.task.id, task.pid)).collect();
-        let mut made: HashMap<Pid, Vec<&SyscallEvent>> = HashMap::new();
-        for call in recording.calls_named("pwrite64") {
-            made.entry(tasks[&call.task.id]).or_default().push(call);
-            truth.calls.insert(call.span, call);
-        }
-        for (writer, pid) in (0..).zip(pids) {
-            let mut calls = made.remove(pid).unwrap();
-            calls.sort_by_key(|call| call.enter);
-            let writes = writers::steps(writer, number_of_steps()).into_iter().enumerate();
-            let writes: Vec<_> = writes.filter(|(_, step)| matches!(step, Step::Write(_))).collect();
-            assert_eq!(calls.len(), writes.len());
-            truth
-                .by_span
-                .extend(calls.iter().zip(writes).map(|(call, (index, _))| (call.span, (writer, index))));
-        }
-        truth
+        let writes = |writer| writers::writes(writer, number_of_steps());
+        let by_span = writers::authors(recording, pids, writes);
+        let calls = recording.calls_named("pwrite64").into_iter().map(|call| (call.span, call)).collect();
+        Truth { by_span, calls }
     }
 
     fn check_disk(&self, disk: &Disk, recording: &Recording) -> Checked {
@@ -150,14 +133,8 @@ impl<'a> Truth<'a> {
         let origins: HashMap<SpanId, &PageOriginEvent> =
             recording.page_origins().map(|origin| (origin.bio, origin)).collect();
         self.check_names(&origins, &mut checked);
-        let last = last_bios(disk, recording);
-        let mut node = File::open(disk.node()).unwrap();
-        // The page cache of the device may have the content of before.
-        // SAFETY: passes numbers only.
-        unsafe { libc::posix_fadvise(node.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-        let mut content = Vec::new();
-        node.read_to_end(&mut content).unwrap();
-        for (number, sector) in (0..).zip(content.chunks_exact(SECTOR)) {
+        let last = recording.last_writes(disk.device());
+        for (number, sector) in (0..).zip(disk.content().chunks_exact(SECTOR)) {
             let (Some(author), Some(bio)) = (writers::author(sector), last.get(&number)) else { continue };
             checked.sectors += 1;
             let named = origins.get(&bio.span).is_some_and(|origin| {
@@ -202,22 +179,6 @@ impl<'a> Truth<'a> {
             }
         }
     }
-}
-
-/// Returns the write bio that carried each sector of the disk last.
-fn last_bios<'a>(disk: &Disk, recording: &'a Recording) -> HashMap<u64, &'a BioEvent> {
-    let mut bios: Vec<&BioEvent> = recording
-        .bios()
-        .filter(|bio| bio.device == disk.device() && bio.op.name_for(bio.bytes) == "write")
-        .collect();
-    bios.sort_by_key(|bio| bio.queue);
-    let mut last = HashMap::new();
-    for bio in bios {
-        for sector in 0..u64::from(bio.bytes) / SECTOR as u64 {
-            last.insert(bio.sector.0 + sector, bio);
-        }
-    }
-    last
 }
 
 /// On a whole machine, writes by programs that are not marked are named too.

@@ -25,7 +25,7 @@ use blkkin_wire::ids::SpanId;
 use blkkin_wire::page_origin::PageKind;
 
 use support::disk::Disk;
-use support::ftrace::Ftrace;
+use support::ftrace::{Ftrace, time_ns};
 use support::gated_process::GatedProcess;
 use support::recording::{Recorder, Recording};
 use support::{needs, or_skip};
@@ -131,10 +131,7 @@ fn events(text: &str) -> HashMap<u32, Vec<(u64, bool)>> {
         let (task, rest) = line.split_once(" [").unwrap();
         let tid = task.rsplit_once('-').unwrap().1.trim().parse().unwrap();
         let mut words = rest.split_whitespace();
-        let time = words.nth(2).unwrap().trim_end_matches(':');
-        let (seconds, fraction) = time.split_once('.').unwrap();
-        assert_eq!(fraction.len(), 6, "{line}");
-        let ns = seconds.parse::<u64>().unwrap() * 1_000_000_000 + fraction.parse::<u64>().unwrap() * 1_000;
+        let ns = time_ns(words.nth(2).unwrap().trim_end_matches(':')).unwrap();
         found.entry(tid).or_default().push((ns, words.next().unwrap().starts_with("xlog_iclog_wait_on")));
     }
     found

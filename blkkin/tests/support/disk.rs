@@ -6,7 +6,8 @@
 //! there is found and removed by the next.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::id;
 use std::sync::Once;
@@ -188,6 +189,16 @@ impl Disk {
     /// Returns the path of a file next to the disk's, in memory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// Reads the whole disk, past the content of before in the device's page cache.
+    pub(crate) fn content(&self) -> Vec<u8> {
+        let mut node = File::open(&self.node).unwrap();
+        // SAFETY: passes numbers only.
+        unsafe { libc::posix_fadvise(node.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        let mut content = Vec::new();
+        node.read_to_end(&mut content).unwrap();
+        content
     }
 
     /// Reads the kernel's counts of this disk.

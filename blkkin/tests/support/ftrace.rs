@@ -45,6 +45,12 @@ impl Ftrace {
     }
 }
 
+/// Parses a time of ftrace in ns: seconds with six decimals.
+pub(crate) fn time_ns(text: &str) -> Option<u64> {
+    let (seconds, micros) = text.split_once('.').filter(|(_, micros)| micros.len() == 6)?;
+    Some(seconds.parse::<u64>().ok()? * 1_000_000_000 + micros.parse::<u64>().ok()? * 1_000)
+}
+
 impl Drop for Ftrace {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.instance);

@@ -265,6 +265,21 @@ impl Recording {
         })
     }
 
+    /// Returns the bios that write to this device, in the order in which they were queued.
+    pub(crate) fn writes_to(&self, device: DeviceId) -> Vec<&BioEvent> {
+        let is_write = |bio: &&BioEvent| bio.device == device && bio.op.name_for(bio.bytes) == "write";
+        let mut bios: Vec<&BioEvent> = self.bios().filter(is_write).collect();
+        bios.sort_by_key(|bio| bio.queue);
+        bios
+    }
+
+    /// Returns the bio that wrote each sector of 512 bytes of this device last.
+    pub(crate) fn last_writes(&self, device: DeviceId) -> HashMap<u64, &BioEvent> {
+        let sectors = |bio: &BioEvent| bio.sector.0..bio.sector.0 + u64::from(bio.bytes) / 512;
+        let of_bio = |bio| sectors(bio).map(move |sector| (sector, bio));
+        self.writes_to(device).into_iter().flat_map(of_bio).collect()
+    }
+
     pub(crate) fn requests(&self) -> impl Iterator<Item = &RequestEvent> {
         self.events.iter().filter_map(|event| match event {
             LayerEvent::Request(request) => Some(request),

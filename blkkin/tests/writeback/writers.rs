@@ -4,13 +4,18 @@
 //! which write a sector is from, whatever the block size of the file system. The operations of a
 //! writer follow from its seed alone.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use blkkin_wire::event::SyscallEvent;
+use blkkin_wire::ids::{Pid, SpanId};
+
 use super::support::direct::Block;
 use super::support::gated_process::GatedProcess;
+use super::support::recording::Recording;
 use super::support::single_process::c_path;
 
 pub(crate) const BLOCK: usize = 4_096;
@@ -117,6 +122,35 @@ pub(crate) fn process(folder: &Path, writer: u64, number: usize) -> GatedProcess
         }
         0
     })
+}
+
+/// Returns the numbers of a writer's steps that write.
+pub(crate) fn writes(writer: u64, number: usize) -> Vec<usize> {
+    let steps = steps(writer, number).into_iter().enumerate();
+    steps.filter(|(_, step)| matches!(step, Step::Write(_))).map(|(index, _)| index).collect()
+}
+
+/// Finds the writer and the step of each write call: a process's nth `pwrite64` is its nth write, of those
+/// that `writes` returns.
+pub(crate) fn authors(
+    recording: &Recording,
+    pids: &[Pid],
+    writes: impl Fn(u64) -> Vec<usize>,
+) -> HashMap<SpanId, (u64, usize)> {
+    let tasks: HashMap<_, _> = recording.tasks().map(|task| (task.task.id, task.pid)).collect();
+    let mut made: HashMap<Pid, Vec<&SyscallEvent>> = HashMap::new();
+    for call in recording.calls_named("pwrite64") {
+        made.entry(tasks[&call.task.id]).or_default().push(call);
+    }
+    let mut authors = HashMap::new();
+    for (writer, pid) in (0..).zip(pids) {
+        let mut calls = made.remove(pid).unwrap();
+        calls.sort_by_key(|call| call.enter);
+        let writes = writes(writer);
+        assert_eq!(calls.len(), writes.len());
+        authors.extend(calls.iter().zip(writes).map(|(call, index)| (call.span, (writer, index))));
+    }
+    authors
 }
 
 /// Writes a block of a device with its author, past the page cache.
