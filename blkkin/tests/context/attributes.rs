@@ -3,7 +3,10 @@
 //!
 //! *Input*: the program `support/context/thread_attributes.c`, whose threads publish attributes per
 //! span and make known calls. *Independent count*: the offset of each call encodes its span, and
-//! this file computes the attributes of a span from the same rule as the program.
+//! this file computes the attributes of a span from the same rule as the program. *Moved pages*: a page
+//! that the kernel moves at that moment (compaction) cannot be read by a program of the tracer, which takes no
+//! page fault. The test of many calls allows one call in a thousand for it, each counted by the tracer, and
+//! none where the kernel's own count of moved pages (`/proc/vmstat`) did not grow.
 
 use std::collections::BTreeMap;
 
@@ -131,12 +134,18 @@ fn the_attributes_of_a_call_are_those_of_its_thread_at_that_time() {
     for (kind, (many, least)) in [(None, full_size), (Some(AttachKind::RawTp), ("many=300,20", 7_000))] {
         let programs = or_skip!(Programs::of("thread-attributes"));
         let script = ["keys=span,length,letter", "await=go", many];
+        let moved_before = moved_pages();
         let recording = record(kind, &programs, &script, 3);
-        let (mut matching, mut by_name) = (0, BTreeMap::<&str, usize>::new());
+        let moved = moved_pages() - moved_before;
+        let (mut matching, mut unread, mut by_name) = (0, 0, BTreeMap::<&str, usize>::new());
         for (call, attributes) in calls_with_attributes(&recording) {
             let span = call.context.as_ref().map_or(0, |context| context.span.0);
             if span == 0 || span == WARM_UP {
                 assert!(attributes.is_empty(), "{call:#?}");
+                continue;
+            }
+            if attributes.keys().eq(["(bytes_unread)"]) {
+                unread += 1;
                 continue;
             }
             assert_eq!(attributes, attributes_of(span), "{call:#?}");
@@ -149,9 +158,19 @@ fn the_attributes_of_a_call_are_those_of_its_thread_at_that_time() {
             assert!(by_name.get(name).is_some_and(|count| *count >= 300), "{name}: {by_name:?}");
         }
         let stats = &recording.stats;
-        assert_eq!((stats.attributes_cut, stats.attributes_unread), (0, 0), "{stats:#?}");
-        assert_eq!((stats.contexts_faulted, stats.contexts_invalid), (0, 0), "{stats:#?}");
+        assert_eq!((stats.attributes_cut, stats.attributes_unread), (0, unread), "{stats:#?}");
+        assert_eq!(stats.contexts_invalid, 0, "{stats:#?}");
+        let allowed = if moved == 0 { 0 } else { matching / 1_000 };
+        let not_read = stats.contexts_faulted + unread;
+        assert!(not_read <= allowed, "{not_read} not read while the kernel moved {moved} pages: {stats:#?}");
     }
+}
+
+/// Returns the number of pages that the kernel has moved; 0 of a kernel that moves none.
+fn moved_pages() -> u64 {
+    let counts = std::fs::read_to_string("/proc/vmstat").unwrap();
+    let count = counts.lines().find_map(|line| line.strip_prefix("pgmigrate_success "));
+    count.map_or(0, |count| count.parse().unwrap())
 }
 
 /// Key numbers without a name, values that are no text, truncated entries, more bytes than are
