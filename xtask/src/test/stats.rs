@@ -13,8 +13,10 @@ use super::skips::Skip;
 
 /// Prefix of the line by which a test reports that it cannot run here.
 const SKIPPED: &str = "skipped: ";
-/// Lines of a failed test's panic that the list at the end repeats: its place and its message.
+/// Lines of a failed test's panic that the list at the end repeats: its place and its message. The two values
+/// of `assert_eq` follow a message of any length, and are repeated too.
 const REASON_LINES: usize = 4;
+const REASON_VALUES: [&str; 2] = ["  left: ", " right: "];
 /// Maximum number of characters of such a line.
 const REASON_WIDTH: usize = 400;
 
@@ -118,8 +120,8 @@ pub(crate) struct ProgramStats {
     /// Test whose output is being read.
     current_test: String,
     current_skipped: bool,
-    /// Lines of the current test's panic that are still to be repeated.
-    reason_lines: usize,
+    /// Lines of the current test's panic that are still to be repeated; none outside a panic.
+    reason_lines: Option<usize>,
 }
 
 impl ProgramStats {
@@ -134,7 +136,7 @@ impl ProgramStats {
             section: Section::Progress,
             current_test: String::new(),
             current_skipped: false,
-            reason_lines: 0,
+            reason_lines: None,
         }
     }
 
@@ -157,7 +159,7 @@ impl ProgramStats {
         {
             name.clone_into(&mut self.current_test);
             self.current_skipped = false;
-            self.reason_lines = 0;
+            self.reason_lines = None;
         } else if self.section == Section::Failures {
             self.failure_line(line);
         } else if let Some(why) = line.strip_prefix(SKIPPED) {
@@ -177,14 +179,18 @@ impl ProgramStats {
     /// Adds the place and the message of a panic to the failure of the current test.
     fn failure_line(&mut self, line: &str) {
         if line.contains("' panicked at ") || line.contains(") panicked at ") {
-            self.reason_lines = REASON_LINES;
+            self.reason_lines = Some(REASON_LINES);
         } else if line == "stack backtrace:" || line.is_empty() {
-            self.reason_lines = 0;
+            self.reason_lines = None;
         }
+        let Some(left) = self.reason_lines else { return };
+        if left == 0 && !REASON_VALUES.iter().any(|value| line.starts_with(value)) {
+            return;
+        }
+        self.reason_lines = Some(left.saturating_sub(1));
         let name = format!("{}: {}", self.program, self.current_test);
         let failure = self.failed.iter_mut().find(|failure| failure.split('\n').next() == Some(&name));
-        if let (Some(failure), Some(left)) = (failure, self.reason_lines.checked_sub(1)) {
-            self.reason_lines = left;
+        if let Some(failure) = failure {
             failure.push_str("\n    ");
             failure.extend(line.chars().take(REASON_WIDTH));
         }
@@ -275,6 +281,16 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
             "skipped p: c: ignored, slow\nskipped p: d: no loop device\nFAILED p: b\n    \
              thread 'b' (7) panicked at p.rs:1:2:\n    assertion failed\n      left: 1\n"
         );
+    }
+
+    #[test]
+    fn values_after_a_long_message_are_repeated() {
+        let panic = "failures:\n\n---- b stdout ----\nthread 'b' (7) panicked at p.rs:1:2:\nassertion failed: {\n\
+                     a,\n    b,\n    c,\n}\n  left: 1\n right: 2\nstack backtrace:\n  left: 3\n";
+        let stats = stats(&format!("test b ... FAILED\n{panic}"), 101);
+        let repeated = "thread 'b' (7) panicked at p.rs:1:2:\n    assertion failed: {\n    a,\n        b,\n      \
+                        left: 1\n     right: 2\n";
+        assert_eq!(stats.details(), format!("FAILED p: b\n    {repeated}"));
     }
 
     #[test]
