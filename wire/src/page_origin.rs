@@ -156,6 +156,13 @@ impl PageOriginEvent {
 }
 
 impl WriterEvidence {
+    /// Returns whether the bio counts for the writer. Data that was written during the transfer is dirty
+    /// again, and counts for the bio that carries it later. That of a call which was under way at an earlier
+    /// bio counts for the earlier one.
+    pub fn is_carried(self) -> bool {
+        !matches!(self, WriterEvidence::DuringTransfer | WriterEvidence::UnderWayEarlier)
+    }
+
     /// Returns whether the data was in memory before the bio was queued, so that it has an age.
     pub fn has_age(self) -> bool {
         match self {

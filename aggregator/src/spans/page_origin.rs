@@ -1,7 +1,7 @@
 //! Tags and links of a bio with pages of a page cache.
 //!
-//! *In*: the origin of the bio's pages. *Out*: tags for the file and the bytes without a known
-//! writer, and a span link `written_by` for each writer.
+//! *In*: the origin of the bio's pages. *Out*: tags for the file, the programs that wrote, and the bytes
+//! without a known writer; a span link `written_by` for each writer.
 //!
 //! *Invariant*: a writer is a link and never a parent. The submitter of the bio (the kernel's
 //! worker, an fsync) and the writer of its data are two relations. Each link states its evidence.
@@ -16,9 +16,9 @@ use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, Unattribut
 use blkkin_wire::span::SpanLink;
 
 use super::tags::Tags;
-use crate::trace::page_origins::OriginNames;
+use crate::trace::page_origins::{OriginNames, WriterName};
 
-/// Maximum number of linked writers of a bio.
+/// Maximum number of linked writers of a bio, and of named processes.
 const LINKS_MAX: usize = 8;
 
 /// Returns the span name of a bio of the kernel's own with this content; none if it is a read.
@@ -54,6 +54,9 @@ pub(super) fn tags(origin: &PageOriginEvent, names: &OriginNames, tags: &mut Tag
         tags.text("blkkin.writeback.reason", reason.name());
     }
     tags.count("blkkin.writers", origin.writers.len() as u32);
+    if let Some(programs) = programs(origin, names) {
+        tags.owned("blkkin.writer.programs", programs);
+    }
     let first = origin.writers.iter().filter(|writer| writer.evidence.has_age());
     let first = first.map(|writer| writer.dirtied).min();
     let age = first.map(|dirtied| origin.time.since(dirtied));
@@ -62,6 +65,26 @@ pub(super) fn tags(origin: &PageOriginEvent, names: &OriginNames, tags: &mut Tag
     if let Some(why) = origin.unattributed {
         tags.text("blkkin.unattributed.reason", unattributed_name(why));
     }
+}
+
+/// Returns the processes whose data the bio carries, those with most bytes first, as `dd (pid 4711), cp (pid
+/// 4712)`. A bio of a loop device names none: the trace that its link leads to does.
+fn programs(origin: &PageOriginEvent, names: &OriginNames) -> Option<String> {
+    let mut processes: Vec<(&WriterName, u64)> = Vec::new();
+    let carried =
+        |writer: &&PageWriter| writer.evidence.is_carried() && writer.evidence != WriterEvidence::LoopDevice;
+    for writer in origin.writers.iter().filter(carried) {
+        let Some(name) = names.writers.get(&writer.task) else { continue };
+        match processes.iter_mut().find(|(known, _)| known.task.pid == name.task.pid) {
+            Some((_, bytes)) => *bytes += u64::from(writer.bytes),
+            None => processes.push((name, u64::from(writer.bytes))),
+        }
+    }
+    processes.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let shown = processes.iter().take(LINKS_MAX);
+    let shown: Vec<String> =
+        shown.map(|(name, _)| format!("{} (pid {})", name.program(), name.task.pid.0)).collect();
+    (!shown.is_empty()).then(|| shown.join(", "))
 }
 
 /// Returns links to the writers with most bytes, equal ones oldest first. A writer without a span

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use blkkin_wire::event::{BioEvent, RequestEvent, TaskEvent};
-use blkkin_wire::ids::SpanId;
-use blkkin_wire::page_origin::{PageKind, PageOriginEvent, WriterEvidence};
+use blkkin_wire::event::{BioEvent, RequestEvent, TaskEvent, TaskRef};
+use blkkin_wire::ids::{Pid, SpanId, TaskId};
+use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WriterEvidence};
 
 use super::spans_of;
 use super::tests::tag;
@@ -50,6 +50,7 @@ fn write_back_names_its_file_and_links_to_its_writer() {
         ("blkkin.file.offset", "8192"),
         ("blkkin.writeback.reason", "periodic"),
         ("blkkin.writers", "1"),
+        ("blkkin.writer.programs", "dd (pid 100)"),
         ("blkkin.dirty.ns", "31204000000"),
     ];
     for (key, value) in expected {
@@ -67,7 +68,7 @@ fn only_the_first_eight_writers_by_bytes_are_linked() {
     let mut writers: Vec<_> =
         (0..12).map(|n| fixtures::page_writer(100 + n, DIRTIED + n, 1 + n as u32)).collect();
     // A mapping has no span, so no link leads to it.
-    writers.push(blkkin_wire::page_origin::PageWriter {
+    writers.push(PageWriter {
         span: SpanId(0),
         evidence: WriterEvidence::MappedStore,
         bytes: 4096,
@@ -77,6 +78,36 @@ fn only_the_first_eight_writers_by_bytes_are_linked() {
     let linked: Vec<u64> = spans[0].links.iter().map(|link| link.span.0).collect();
     assert_eq!(linked, [111, 110, 109, 108, 107, 106, 105, 104]);
     assert_eq!(tag(&spans[0], "blkkin.writers").as_deref(), Some("13"));
+}
+
+/// Two calls of one process are one, a loop device's bio has no program, and data that was written during
+/// the transfer is not this bio's.
+#[test]
+fn processes_are_named_once_with_most_bytes_first() {
+    let (bio, _) = kernel_bio();
+    let of = |task: u64, bytes: u32, evidence: WriterEvidence| PageWriter {
+        task: TaskRef { id: TaskId(task), version: 0 },
+        evidence,
+        ..fixtures::page_writer(100 + task, DIRTIED, bytes)
+    };
+    let ended = WriterEvidence::EndedBefore;
+    let writers = vec![
+        of(1, 3000, ended),
+        of(2, 4000, ended),
+        of(1, 3000, WriterEvidence::MappedStore),
+        of(3, 9000, WriterEvidence::DuringTransfer),
+        of(4, 9000, WriterEvidence::LoopDevice),
+        of(5, 9000, ended),
+    ];
+    let mut trace = write_back(fixtures::page_origin(&bio, writers));
+    // No name of the fifth task is known.
+    for id in 1..5 {
+        let task = TaskRef { id: TaskId(id), version: 0 };
+        let name = TaskEvent { pid: Pid(10 + id as u32), ..fixtures::task(id, 0, 1, "cp") };
+        trace.origin_names.writers.insert(task, WriterName { task: Arc::new(name), exe: None });
+    }
+    let spans = spans_of(&trace);
+    assert_eq!(tag(&spans[0], "blkkin.writer.programs").as_deref(), Some("cp (pid 11), cp (pid 12)"));
 }
 
 #[test]

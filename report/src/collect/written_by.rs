@@ -87,7 +87,7 @@ impl WrittenBy {
 
     fn add_bio(&mut self, trace: &Trace, bio: &BioEvent, origin: &PageOriginEvent, requests: u64) {
         let file = file(trace, bio, origin);
-        let carried = || origin.writers.iter().filter(|writer| is_carried(writer));
+        let carried = || origin.writers.iter().filter(|writer| writer.evidence.is_carried());
         // A program that wrote in many calls counts the bio once.
         for name in self.loops.programs(trace, origin) {
             let own: Vec<&PageWriter> =
@@ -169,7 +169,7 @@ impl LoopPrograms {
 
     /// Returns the programs whose data a bio with this origin carries, in the order of their names.
     fn programs<'a>(&self, trace: &'a Trace, origin: &PageOriginEvent) -> Vec<Cow<'a, str>> {
-        let carried = origin.writers.iter().filter(|writer| is_carried(writer));
+        let carried = origin.writers.iter().filter(|writer| writer.evidence.is_carried());
         let mut programs: Vec<Cow<'a, str>> = carried.map(|writer| self.program(trace, writer)).collect();
         programs.sort_unstable();
         programs.dedup();
@@ -190,13 +190,6 @@ impl LoopPrograms {
 fn is_loop(trace: &Trace, bio: &BioEvent) -> bool {
     let name = || trace.names.devices.0.get(&bio.device);
     bio.device.major == LOOP_MAJOR || name().is_some_and(|name| name.starts_with("loop"))
-}
-
-/// Returns whether this bio counts for the writer. Data that was written during the transfer is dirty
-/// again, and counts for the bio that carries it later. That of a call which was under way at an
-/// earlier bio counts for the earlier one.
-fn is_carried(writer: &PageWriter) -> bool {
-    !matches!(writer.evidence, WriterEvidence::DuringTransfer | WriterEvidence::UnderWayEarlier)
 }
 
 /// Returns the program of a writer.

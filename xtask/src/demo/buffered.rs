@@ -25,25 +25,35 @@ const TABLES: [&str; 2] = ["written by", "explained"];
 pub(super) fn run(blkkin: &Path, disk: &Path) -> Result<()> {
     let file = disk.join("buffered");
     print_line("demo: dd writes 4 MiB and does not sync; 3 s later another program runs sync");
-    let mut command = Command::new(blkkin);
-    command.args(["run", "--await-writeback", "60s", "--", "dd", "if=/dev/zero", "bs=64k", "count=64"]);
-    command.arg("status=none").arg(format!("of={}", file.display()));
-    let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).env_remove("LD_LIBRARY_PATH").spawn();
-    let child = child.with_context(|| format!("cannot start {}", blkkin.display()))?;
-    std::thread::sleep(BEFORE_SYNC);
-    let synced = shell::run_quietly(Command::new("sync").arg("--file-system").arg(disk));
-    let output = child.wait_with_output().context("cannot read the report")?;
-    synced?;
-    let report = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        bail!("the traced run failed ({}):\n{report}", output.status);
-    }
+    let of = format!("of={}", file.display());
+    let report = trace(
+        Command::new(blkkin).arg("run"),
+        &["dd", "if=/dev/zero", "bs=64k", "count=64", "status=none", &of],
+        disk,
+    )?;
     for name in TABLES {
         print_line("");
         table(&report, name).with_context(|| format!("no table `{name}`:\n{report}"))?.for_each(print_line);
     }
     print_line("");
     Ok(())
+}
+
+/// Traces `writer`, which writes to the disk without a sync, with `run`, until the data are on the disk: a
+/// sync follows after [`BEFORE_SYNC`]. Returns the report.
+pub(crate) fn trace(run: &mut Command, writer: &[&str], disk: &Path) -> Result<String> {
+    run.args(["--await-writeback", "60s", "--"]).args(writer);
+    let child = run.stdin(Stdio::null()).stderr(Stdio::piped()).env_remove("LD_LIBRARY_PATH").spawn();
+    let child = child.with_context(|| format!("cannot start {}", run.get_program().display()))?;
+    std::thread::sleep(BEFORE_SYNC);
+    let synced = shell::run_quietly(Command::new("sync").arg("--file-system").arg(disk));
+    let output = child.wait_with_output().context("cannot read the report")?;
+    synced?;
+    let report = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        bail!("the traced run failed ({}):\n{report}", output.status);
+    }
+    Ok(report)
 }
 
 /// Returns the lines of a table: from its title to the next empty line.

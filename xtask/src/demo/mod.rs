@@ -9,7 +9,7 @@
 //! below `target/demo` and removed first.
 
 pub(crate) mod application;
-mod buffered;
+pub(crate) mod buffered;
 mod cluster;
 mod disk;
 pub(crate) mod nbd;

@@ -23,6 +23,16 @@ pub(crate) fn find_durable_write(zipkin: &Zipkin, spans_max: usize) -> Result<St
     Ok(most[0]["traceId"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Returns the trace id of a write-back of a file with data of at least two processes.
+pub(crate) fn find_written_by_two(zipkin: &Zipkin) -> Result<String> {
+    let traces = zipkin.traces("write-back", "write%20back%20file", TRACES_MAX)?;
+    let by_two =
+        |span: &Value| span["tags"]["blkkin.writer.programs"].as_str().is_some_and(|all| all.contains(", "));
+    let mut spans = traces.iter().flatten().filter(|span| by_two(span));
+    let span = spans.next().context("no bio carried data of two processes")?;
+    Ok(span["traceId"].as_str().unwrap_or_default().to_owned())
+}
+
 /// Checks that the file system wrote data, and that there is one journal commit.
 fn is_durable_write(trace: &[Value]) -> bool {
     let of = |name: &'static str| trace.iter().filter(move |span| service(span) == name);

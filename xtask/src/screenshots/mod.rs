@@ -1,9 +1,9 @@
 //! `screenshots`: the pictures of Zipkin in `docs/`, from a real run: SQLite on ext4 on a loop
-//! device, in a real Zipkin and a real browser.
+//! device, in a real Zipkin and a real browser, and of programs whose data the kernel wrote back.
 //!
 //! *Out*: `docs/zipkin-trace.png`, one durable write through all layers with the journal commit
-//! that it waited for; `docs/zipkin-dependencies.png`, the dependency graph; `docs/zipkin-nbd.png`,
-//! one request of an NBD server; `docs/zipkin-application.png`, one request of an application with
+//! that it waited for; `docs/zipkin-dependencies.png`, the dependency graph;
+//! `docs/zipkin-writeback.png`, data of two programs in one bio; `docs/zipkin-nbd.png`, one request of an NBD server; `docs/zipkin-application.png`, one request of an application with
 //! its own spans. Times differ between runs, so no test compares the pictures. A person reviews
 //! them after each change of the spans.
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::demo::{self, Disk, Workload, application, nbd, with_machine_id, zipkin_pages};
+use crate::demo::{self, Disk, Workload, application, buffered, nbd, with_machine_id, zipkin_pages};
 use crate::servers::Zipkin;
 use crate::setup::{self, Purpose};
 use crate::shell;
@@ -28,6 +28,7 @@ const FOLDER: &str = "/var/tmp/blkkin";
 /// Maximum number of spans that fit into the screenshot of a trace.
 const SPANS_MAX: usize = 24;
 const TRACE_SIZE: (u32, u32) = (1400, 1000);
+const WRITE_BACK_SIZE: (u32, u32) = (1400, 1260);
 const DAEMON_SIZE: (u32, u32) = (1400, 760);
 const APPLICATION_SIZE: (u32, u32) = (1400, 1060);
 const GRAPH_SIZE: (u32, u32) = (1100, 560);
@@ -56,6 +57,12 @@ pub(crate) fn run(workspace: &Workspace, blkkin: Option<PathBuf>, only: Option<&
     if selected(&["zipkin-trace.png", "zipkin-dependencies.png"]) {
         sqlite(&folder, &blkkin, &zipkin()?, &docs)?;
     }
+    if selected(&["zipkin-writeback.png"]) {
+        let zipkin = zipkin()?;
+        write_back(&folder, &blkkin, &zipkin)?;
+        let page = zipkin_pages::trace_page(&zipkin, &zipkin_pages::find_written_by_two(&zipkin)?);
+        screenshot_trace(&folder, WRITE_BACK_SIZE, &docs.join("zipkin-writeback.png"), &page)?;
+    }
     if selected(&["zipkin-nbd.png"]) {
         let zipkin = zipkin()?;
         nbd::run_workload(&folder, &blkkin, &zipkin, program(&folder, &blkkin)?)?;
@@ -80,6 +87,18 @@ fn sqlite(folder: &Path, blkkin: &Path, zipkin: &Zipkin, docs: &Path) -> Result<
         browser.go(&zipkin_pages::dependency_page(zipkin))?;
         browser.wait_until("document.querySelector('canvas')")
     })
+}
+
+/// Traces two programs that write to the same file without a sync, and exports the spans to Zipkin.
+fn write_back(folder: &Path, blkkin: &Path, zipkin: &Zipkin) -> Result<()> {
+    const WRITERS: &str = "dd if=/dev/zero bs=32k count=2 of=\"$1\" status=none; \
+                           head -c 32768 /dev/urandom | tee -a \"$1\" >/dev/null";
+    let disk = Disk::make(folder)?;
+    let file = disk.mount_point().join("data").display().to_string();
+    let mut run = program(folder, blkkin)?;
+    run.arg("--to").arg(format!("zipkin={}", zipkin.url()));
+    buffered::trace(&mut run, &["sh", "-c", WRITERS, "sh", &file], disk.mount_point())?;
+    disk.remove()
 }
 
 fn screenshot_trace(folder: &Path, size: (u32, u32), path: &Path, page: &str) -> Result<()> {
