@@ -85,26 +85,26 @@ pub(crate) fn gate(workspace: &Workspace) -> Result<Gate> {
     let reference = read(&path(workspace))?;
     let here = current_environment(workspace)?;
     let counts = count(&super::build(workspace, "blkkin-bench", "blkkin-pipeline")?)?;
-    print!("{}", table(&counts, Some(&reference)));
+    let table = table(&counts, Some(&reference));
     if reference.made_with != here {
         let above = above_ceilings(&counts, &reference, OTHER_BUILD_MAX);
         return Ok(if above.is_empty() {
             Gate::Passed(format!(
-                "the reference was counted with {}, this build uses {here}: no stage exceeds {OTHER_BUILD_MAX} times its ceiling",
+                "{table}the reference was counted with {}, this build uses {here}: no stage exceeds {OTHER_BUILD_MAX} times its ceiling",
                 reference.made_with
             ))
         } else {
-            Gate::Failed(above.join(", "))
+            Gate::Failed(format!("\n{table}{}", above.join(", ")))
         });
     }
     let regressions = regressions(&counts, &reference);
     if regressions.is_empty() {
         return Ok(Gate::Passed(format!(
-            "no stage takes {REGRESSION_MAX} % more instructions than the reference"
+            "{table}no stage takes {REGRESSION_MAX} % more instructions than the reference"
         )));
     }
     Ok(Gate::Failed(format!(
-        "{}; to accept it, state the reason: cargo xtask bench callgrind --accept \"REASON\", and commit \
+        "\n{table}{}; to accept it, state the reason: cargo xtask bench callgrind --accept \"REASON\", and commit \
          bench/callgrind.json with it",
         regressions.join(", ")
     )))

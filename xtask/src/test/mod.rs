@@ -8,8 +8,9 @@
 //! | guests | a subset of the system tests inside other kernels, and what such kernels reject (`vm`) | caller |
 //! | system | `blkkin/tests/*.rs`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
 //!
-//! The guests run together with the tests of services, which mostly wait for a broker or a time limit. Tests
-//! that measure time, or count what the kernel side lost, run alone.
+//! The guests and the instruction counts run together with the quick tests and the tests of services, which
+//! leave half of two CPUs idle or wait for a broker or a time limit. Tests that measure time, or count what the
+//! kernel side lost, run alone. What runs with others is reported after them.
 //!
 //! Cargo builds the test programs and this task runs them. So only programs that need root run as
 //! root, no file below `target/` belongs to root, and a program that hangs is killed. A skipped
@@ -87,20 +88,25 @@ fn run_tiers(
                 .unwrap_or_else(|error| stats.add_error(&program.name, &error));
         }
     };
-    timings.time("quick tests", || {
-        run_tier(Tier::Quick, stats);
-        runner::run_documentation(workspace, filter, stats)
-            .unwrap_or_else(|error| stats.add_error("documentation", &error));
-    });
-    if filter.is_none_or(|filter| "callgrind".contains(filter)) {
-        timings.time("instructions", || instructions(workspace, stats));
-    }
-    timings.time("services and guests", || {
-        std::thread::scope(|scope| {
-            let (reports, received) = mpsc::channel();
-            let programs = &programs;
-            scope.spawn(move || guests(workspace, programs, filter, reports));
-            run_tier(Tier::Service, stats);
+    std::thread::scope(|scope| {
+        let (reports, received) = mpsc::channel::<Report>();
+        if filter.is_none_or(|filter| "callgrind".contains(filter)) {
+            let reports = reports.clone();
+            scope.spawn(move || {
+                let gate = callgrind::gate(workspace);
+                // The receiver is only dropped before this thread ends if the run panicked.
+                let _ = reports.send(Box::new(move |stats| instructions(gate, stats)));
+            });
+        }
+        let programs = &programs;
+        scope.spawn(move || guests(workspace, programs, filter, reports));
+        timings.time("quick tests", || {
+            run_tier(Tier::Quick, stats);
+            runner::run_documentation(workspace, filter, stats)
+                .unwrap_or_else(|error| stats.add_error("documentation", &error));
+        });
+        timings.time("services", || run_tier(Tier::Service, stats));
+        timings.time("rest of instructions and guests", || {
             received.into_iter().for_each(|report| report(stats));
         });
     });
@@ -108,9 +114,9 @@ fn run_tiers(
     Ok(())
 }
 
-fn instructions(workspace: &Workspace, stats: &mut TestStats) {
+fn instructions(gate: Result<Gate>, stats: &mut TestStats) {
     println!("\n== callgrind");
-    match callgrind::gate(workspace) {
+    match gate {
         Ok(Gate::Passed(what)) => {
             println!("{what}");
             stats.add_passed();

@@ -15,7 +15,7 @@ pub(crate) enum Tier {
     Quick,
     /// With root, one test at a time: they share the machine's block devices and tracepoints.
     System,
-    /// With root, one test at a time, while the guests run.
+    /// With root, one test at a time, while guests run.
     Service,
     /// Only inside a guest, because the tests need a kernel that rejects something.
     Guest,

@@ -43,7 +43,6 @@ const ALL_OTHER: &[Attach] = &[RawTp, Fentry, Kprobe];
 /// Suites that every supported kernel must pass.
 pub(super) const EVERYWHERE: &[Suite] = &[
     suite("kernels", "", Disk::Virtio),
-    suite("attach", "each_kind_attaches", Disk::Loop),
     suite("async_io", "requests_of", Disk::Loop),
     suite("async_io", "iocbs", Disk::Loop),
     suite("device", "", Disk::Virtio),
