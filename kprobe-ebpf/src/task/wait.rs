@@ -59,8 +59,7 @@ pub fn lock_begin(lock: u64, flags: u32) {
     // SAFETY: `task` is typed; the clock has no preconditions.
     unsafe {
         state.wait.begin_ns = bpf_ktime_get_ns();
-        state.wait.sleeps = DirectLoad::read::<u64>(task, offset!(task_nvcsw)) as u32;
-        state.wait.run_delay = run_delay(task);
+        (state.wait.run_delay, state.wait.sleeps) = counts(task);
     }
     state.wait.kind = kind(task, state, lock, flags);
     read_holder(&mut state.wait, lock, flags);
@@ -78,15 +77,10 @@ pub fn lock_end(lock: u64) {
     if !state.in_syscall() || state.wait.begin_ns < state.record.enter_ns {
         return;
     }
-    // SAFETY: `task` is typed; the clock has no preconditions.
-    let (now, delay, sleeps) = unsafe {
-        (bpf_ktime_get_ns(), run_delay(task), DirectLoad::read::<u64>(task, offset!(task_nvcsw)) as u32)
-    };
-    let delay = delay.wrapping_sub(state.wait.run_delay);
-    let elapsed = now - state.wait.begin_ns;
-    let time = if delay < elapsed { elapsed - delay } else { 0 };
     let (kind, begin) = (state.wait.kind, state.wait.begin_ns);
-    let slept = sleeps.wrapping_sub(state.wait.sleeps);
+    // SAFETY: `task` is typed; the clock has no preconditions.
+    let (time, slept) =
+        unsafe { since(task, begin, (state.wait.run_delay, state.wait.sleeps), bpf_ktime_get_ns()) };
     if add(state, kind, begin, time, slept) {
         state.waits.holder_pid = state.wait.holder_pid;
         state.waits.holder_tid = state.wait.holder_tid;
@@ -122,8 +116,7 @@ pub fn log_begin(task: Pointer, state: &mut TaskState) {
     // SAFETY: `task` is typed; the clock has no preconditions.
     unsafe {
         state.log.begin_ns = bpf_ktime_get_ns();
-        state.log.sleeps = DirectLoad::read::<u64>(task, offset!(task_nvcsw)) as u32;
-        state.log.run_delay = run_delay(task);
+        (state.log.run_delay, state.log.sleeps) = counts(task);
     }
     state.log.waited = 0;
 }
@@ -143,14 +136,9 @@ fn log_end(state: &mut TaskState, now: u64) {
     if state.log.begin_ns < state.record.enter_ns || state.log.waited == 0 {
         return;
     }
-    let task = current();
-    // SAFETY: `task` is typed.
-    let (delay, sleeps) =
-        unsafe { (run_delay(task), DirectLoad::read::<u64>(task, offset!(task_nvcsw)) as u32) };
-    let delay = delay.wrapping_sub(state.log.run_delay);
-    let elapsed = now - state.log.begin_ns;
-    let time = if delay < elapsed { elapsed - delay } else { 0 };
-    let (begin, slept) = (state.log.begin_ns, sleeps.wrapping_sub(state.log.sleeps));
+    let begin = state.log.begin_ns;
+    // SAFETY: the task is typed.
+    let (time, slept) = unsafe { since(current(), begin, (state.log.run_delay, state.log.sleeps), now) };
     if add(state, WAIT_LOG, begin, time, slept) {
         state.waits.header.flags = 0;
     }
@@ -249,6 +237,24 @@ fn read_holder(wait: &mut OpenWait, lock: u64, flags: u32) {
             wait.holder_tid = tid;
         }
     }
+}
+
+/// Returns the task's run delay in ns and its voluntary context switches.
+#[inline(always)]
+unsafe fn counts(task: Pointer) -> (u64, u32) {
+    // SAFETY: `task` is typed.
+    unsafe { (run_delay(task), DirectLoad::read::<u64>(task, offset!(task_nvcsw)) as u32) }
+}
+
+/// Returns the time in ns of a wait until `now`, without the time in which the task was runnable and not
+/// running, and the context switches in it. `before`: the task's counts at the wait's begin.
+#[inline(always)]
+unsafe fn since(task: Pointer, begin: u64, before: (u64, u32), now: u64) -> (u64, u32) {
+    // SAFETY: `task` is typed.
+    let (delay, sleeps) = unsafe { counts(task) };
+    let (delay, elapsed) = (delay.wrapping_sub(before.0), now - begin);
+    let time = if delay < elapsed { elapsed - delay } else { 0 };
+    (time, sleeps.wrapping_sub(before.1))
 }
 
 /// Returns the time in ns for which the task was runnable but not running; 0 if the kernel does not
