@@ -2,7 +2,8 @@
 //! with its bios below it.
 //!
 //! *Witness*: the program's own log of the numbers that it gave its submissions, of their offsets,
-//! and of its clock around them; the offset is also the block's content, and the sector of the bio.
+//! and of its clock around them; the offset is also the block's content, and the sector of the bio. Second:
+//! fio's latency log, by offset.
 
 #![allow(
     clippy::unwrap_used,
@@ -295,4 +296,60 @@ fn read_iocbs(disk: &Disk, depth: usize, calls: usize, bytes: usize) -> i32 {
         aio.wait(depth, bytes);
     }
     0
+}
+
+/// fio reads each block once, and logs the latency of each by its clock: from before the submission until it
+/// has the completion.
+#[test]
+fn the_latency_of_each_offset_is_within_that_of_fio() {
+    needs!("fio", "losetup");
+    // The limit is that of `the_latency_is_that_of_the_program`. Deeper, a completion also waits in the ring
+    // until fio has handled those before it.
+    for (engine, depth, limit_ns) in [
+        ("io_uring", 1, Some(50_000)),
+        ("libaio", 1, Some(50_000)),
+        ("io_uring", 8, None),
+        ("libaio", 8, None),
+    ] {
+        let disk = or_skip!(Disk::raw(DISK));
+        let log = disk.file("fio");
+        let args = [
+            "fio --name=t --direct=1 --rw=randread --bs=4k --norandommap=0 --log_offset=1 --eta=never"
+                .to_owned(),
+            format!(
+                "--ioengine={engine} --iodepth={depth} --size={DISK} --filename={}",
+                disk.node().display()
+            ),
+            format!("--write_lat_log={} --output={}", log.display(), disk.file("fio.out").display()),
+        ];
+        let args: Vec<String> = args.iter().flat_map(|part| part.split(' ')).map(str::to_owned).collect();
+        let recording = until_complete(|| {
+            let mut process = GatedProcess::program(&args, &disk.file("program.out"));
+            record(&TracerConfig::default(), &mut [&mut process])
+        });
+        let by_fio = latencies_by_fio(&fs::read_to_string(log.with_file_name("fio_lat.1.log")).unwrap());
+        let blocks = (DISK / 4096) as usize;
+        assert_eq!((by_fio.len(), recording.async_ios().count()), (blocks, blocks), "{engine} at {depth}");
+        let mut differences: Vec<u64> = recording
+            .async_ios()
+            .map(|io| {
+                let latency = io.end.since(io.start).0;
+                let by_fio = by_fio[&io.offset.unwrap()];
+                by_fio.checked_sub(latency).unwrap_or_else(|| panic!("{by_fio} ns by fio: {io:#?}"))
+            })
+            .collect();
+        differences.sort_unstable();
+        let median = differences[differences.len() / 2];
+        println!("{engine} at {depth}: fio's latency is {median} ns longer at the median of {blocks} reads");
+        assert!(limit_ns.is_none_or(|limit| median < limit), "{median} ns");
+    }
+}
+
+/// Parses lines `TIME_MS, LATENCY_NS, DIRECTION, BYTES, OFFSET, PRIORITY`. Returns latencies by offset.
+fn latencies_by_fio(log: &str) -> HashMap<i64, u64> {
+    let line = |line: &str| {
+        let columns: Vec<i64> = line.split(", ").map(|column| column.parse().unwrap_or(0)).collect();
+        (columns[4], columns[1] as u64)
+    };
+    log.lines().map(line).collect()
 }
