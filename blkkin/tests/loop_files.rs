@@ -26,6 +26,7 @@ use blkkin_wire::page_origin::{PageKind, PageOriginEvent, WriterEvidence};
 use support::disk::{Disk, Upper, sync};
 use support::gated_process::GatedProcess;
 use support::missed_ends::until_complete;
+use support::overlay::Overlay;
 use support::recording::{Recorder, Recording};
 use support::{needs, or_skip};
 use writers::SECTOR;
@@ -74,6 +75,18 @@ fn each_sector_that_was_written_to_a_loop_device_is_from_a_named_call() {
     let processes = || (0..WRITERS).map(|writer| direct_writer(&upper.node, writer)).collect();
     let each_step = |_| (0..number_of_steps()).collect();
     sectors_are_from_named_writers(&disk, &upper, OFFSET, processes, each_step, || ());
+}
+
+/// The same, with the device's file on overlayfs.
+#[test]
+fn each_sector_of_a_loop_device_on_overlayfs_is_from_a_named_call() {
+    needs!("losetup", "mkfs.ext4", "mount");
+    let disk = or_skip!(Disk::ext4(LOWER));
+    let overlay = or_skip!(Overlay::mount(&disk));
+    let upper = or_skip!(disk.upper_in(&overlay.merged, UPPER, &[]));
+    let processes = || (0..WRITERS).map(|writer| direct_writer(&upper.node, writer)).collect();
+    let each_step = |_| (0..number_of_steps()).collect();
+    sectors_are_from_named_writers(&disk, &upper, 0, processes, each_step, || ());
 }
 
 /// Forks a process that writes each block of its quarter of the device, every other one twice.

@@ -15,6 +15,7 @@ mod support;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use blkkin_aggregator::trace::page_cache::CachedRead;
 use blkkin_tracer::TracerConfig;
@@ -23,9 +24,11 @@ use support::disk::Disk;
 use support::gated_process::GatedProcess;
 use support::mapping::{PAGE, cold_file};
 use support::missed_ends::until_complete;
+use support::overlay::Overlay;
 use support::recording::record;
 use support::{needs, or_skip};
 
+const DISK: u64 = 64 << 20;
 const PAGES: usize = 2_048;
 const READS: usize = 400;
 /// Bytes of the largest read.
@@ -43,29 +46,42 @@ struct Witness {
 
 #[test]
 fn random_reads_fetch_what_was_not_in_memory() {
-    let seed = |step: usize| step as u64;
-    assert_fetched(libc::POSIX_FADV_RANDOM, |step| {
-        let random = blend(seed(step));
-        (random % (PAGES * PAGE - BYTES_MAX) as u64, 1 + (random >> 32) % BYTES_MAX as u64)
-    });
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(DISK));
+    assert_fetched(&disk, &disk.mount_point(), libc::POSIX_FADV_RANDOM, random_read);
+}
+
+#[test]
+fn random_reads_on_overlayfs_fetch_what_was_not_in_memory() {
+    needs!("losetup", "mkfs.ext4", "mount");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let overlay = or_skip!(Overlay::mount(&disk));
+    assert_fetched(&disk, &overlay.merged, libc::POSIX_FADV_RANDOM, random_read);
+}
+
+/// Returns offset and bytes of a step.
+fn random_read(step: usize) -> (u64, u64) {
+    let random = blend(step as u64);
+    (random % (PAGES * PAGE - BYTES_MAX) as u64, 1 + (random >> 32) % BYTES_MAX as u64)
 }
 
 #[test]
 fn sequential_reads_find_what_was_read_ahead() {
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(DISK));
     let bytes = (PAGES * PAGE / READS) as u64;
-    assert_fetched(libc::POSIX_FADV_NORMAL, |step| (step as u64 * bytes, bytes));
+    assert_fetched(&disk, &disk.mount_point(), libc::POSIX_FADV_NORMAL, |step| (step as u64 * bytes, bytes));
 }
 
-fn assert_fetched(advice: i32, read: impl Fn(usize) -> (u64, u64)) {
-    needs!("losetup", "mkfs.ext4");
-    let disk = or_skip!(Disk::ext4(64 << 20));
-    let path = disk.mount_point().join("file");
+/// Reads a file in this folder, whose data is on the disk.
+fn assert_fetched(disk: &Disk, folder: &Path, advice: i32, read: impl Fn(usize) -> (u64, u64)) {
+    let path = folder.join("file");
     let witnesses = Witnesses::new();
     let mut read_from_disk = 0;
     let recording = until_complete(|| {
         let file = cold_file(&path, PAGES);
         let before = disk.statistics();
-        let mut process = reader(&disk, &file, advice, &read, &witnesses);
+        let mut process = reader(disk, &file, advice, &read, &witnesses);
         let recording = record(&TracerConfig::default(), &mut [&mut process]);
         read_from_disk = disk.statistics().since(before).sectors * 512;
         recording

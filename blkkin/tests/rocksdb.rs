@@ -1,4 +1,4 @@
-//! RocksDB with direct reads on ext4: flushes, compactions, the log and the reads of its user are told apart,
+//! RocksDB with direct reads on ext4: flushes, compactions, the log and the reads of its user are separate,
 //! at the calls and at the disk.
 //!
 //! *Input*: `db_bench` fills a database, compacts it and reads it. RocksDB's flush threads are called

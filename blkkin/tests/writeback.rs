@@ -18,6 +18,7 @@ mod writers;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
+use std::path::Path;
 
 use blkkin_tracer::{TraceScope, TracerConfig};
 use blkkin_wire::event::SyscallEvent;
@@ -28,6 +29,7 @@ use support::disk::{Disk, sync};
 use support::gated_process::GatedProcess;
 use support::memory_limit::MemoryLimit;
 use support::missed_ends::until_complete;
+use support::overlay::Overlay;
 use support::recording::{Recorder, Recording, record};
 use support::single_process::c_path;
 use support::uring::{Mode, append_buffered};
@@ -46,19 +48,31 @@ fn number_of_steps() -> usize {
 #[test]
 fn each_sector_of_ext4_is_from_a_named_writer() {
     needs!("losetup", "mkfs.ext4");
-    sectors_are_from_named_writers(&or_skip!(Disk::ext4(96 << 20)), None);
+    let disk = or_skip!(Disk::ext4(96 << 20));
+    sectors_are_from_named_writers(&disk, &disk.mount_point(), None);
 }
 
 #[test]
 fn each_sector_of_xfs_is_from_a_named_writer() {
     needs!("losetup", "mkfs.xfs");
-    sectors_are_from_named_writers(&or_skip!(Disk::with_file_system(320 << 20, "xfs")), None);
+    let disk = or_skip!(Disk::with_file_system(320 << 20, "xfs"));
+    sectors_are_from_named_writers(&disk, &disk.mount_point(), None);
 }
 
 #[test]
 fn each_sector_of_btrfs_is_from_a_named_writer() {
     needs!("losetup", "mkfs.btrfs");
-    sectors_are_from_named_writers(&or_skip!(Disk::with_file_system(256 << 20, "btrfs")), None);
+    let disk = or_skip!(Disk::with_file_system(256 << 20, "btrfs"));
+    sectors_are_from_named_writers(&disk, &disk.mount_point(), None);
+}
+
+/// The kernel writes back the files of the upper layer; the programs write to those of the mount.
+#[test]
+fn each_sector_below_overlayfs_is_from_a_named_writer() {
+    needs!("losetup", "mkfs.ext4", "mount");
+    let disk = or_skip!(Disk::ext4(96 << 20));
+    let overlay = or_skip!(Overlay::mount(&disk));
+    sectors_are_from_named_writers(&disk, &overlay.merged, None);
 }
 
 /// The writers have room for half of their files: the kernel writes pages back while others are
@@ -68,27 +82,27 @@ fn each_sector_is_from_a_named_writer_under_memory_pressure() {
     needs!("losetup", "mkfs.ext4");
     let limit = or_skip!(MemoryLimit::new(4 << 20));
     let disk = or_skip!(Disk::ext4(96 << 20));
-    let recording = sectors_are_from_named_writers(&disk, Some(&limit));
+    let recording = sectors_are_from_named_writers(&disk, &disk.mount_point(), Some(&limit));
     let pressure = Some(WritebackReason::MemoryPressure);
     let origins: Vec<_> = recording.page_origins().filter(|origin| origin.reason == pressure).collect();
     println!("{} bios because of memory pressure", origins.len());
     assert!(!origins.is_empty());
 }
 
-fn sectors_are_from_named_writers(disk: &Disk, limit: Option<&MemoryLimit>) -> Recording {
-    let folder = disk.mount_point();
+/// Runs the writers on files in this folder, whose data is on the disk.
+fn sectors_are_from_named_writers(disk: &Disk, folder: &Path, limit: Option<&MemoryLimit>) -> Recording {
     let mut pids = Vec::new();
     // The bio that carried a sector last must not be one whose end was missed.
     let recording = until_complete(|| {
-        writers::remove_files(&folder);
+        writers::remove_files(folder);
         let mut processes: Vec<GatedProcess> =
-            (0..WRITERS).map(|writer| writers::process(&folder, writer, number_of_steps())).collect();
+            (0..WRITERS).map(|writer| writers::process(folder, writer, number_of_steps())).collect();
         pids = processes.iter().map(GatedProcess::pid).collect();
         limit.into_iter().for_each(|limit| pids.iter().for_each(|pid| limit.add(*pid)));
         let recorder = Recorder::start(&TracerConfig::default(), &pids);
         processes.iter_mut().for_each(GatedProcess::release);
         processes.iter_mut().for_each(|process| assert_eq!(process.run_to_exit(), 0));
-        sync(&folder);
+        sync(&disk.mount_point());
         recorder.finish()
     });
     let truth = Truth::new(&recording, &pids);

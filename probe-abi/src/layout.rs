@@ -65,7 +65,9 @@ layout! {
     /// offset
     dirty_pause_argument,
     /// struct super_block, file_system_type
-    sb_dev, sb_type, fstype_name, fstype_flags,
+    sb_dev, sb_type, sb_magic, fstype_name, fstype_flags,
+    /// struct ovl_inode around struct inode, with its dentry on the upper layer; struct ovl_file
+    overlay_vfs_inode, overlay_upper, overlay_real_file,
     /// struct dentry
     dentry_parent, dentry_name, dentry_inode, dentry_seq, dentry_hashed,
     /// struct vfsmount inside struct mount, and fields of struct mount

@@ -7,8 +7,8 @@
 //! the file's offsets. A call with a bio whose pages are not known has no result, and is counted.
 //!
 //! *Which file systems*: those whose bios have the pages of the file that the call names
-//! (`FILE_SYSTEMS`). btrfs is none of them: a bio of compressed data has other lengths. Nor are
-//! overlayfs, whose pages are another file's, FUSE and those of a network.
+//! (`FILE_SYSTEMS`), also below overlayfs. btrfs is none of them: a bio of compressed data has other lengths.
+//! Nor are FUSE, those of a network, and overlayfs where the layer's file is not known.
 //!
 //! *Not here*: a read that waits for pages which another task, or an earlier read-ahead, has begun to
 //! fetch. It queues no bio, so its bytes count as cached.

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use blkkin_wire::ids::DeviceId;
 
+use super::overlay::MERGED;
 use super::tools::{capture, device_number, tool};
 
 const HOME: &str = "/dev/shm";
@@ -134,7 +135,13 @@ impl Disk {
     /// Creates a loop device with these options of losetup, as [`upper`](Self::upper) does. Without
     /// any it writes through the page cache of its file.
     pub(crate) fn upper_with(&self, bytes: u64, options: &[&str]) -> Result<Upper, String> {
-        let file = self.mount_point().join(UPPER);
+        self.upper_in(&self.mount_point(), bytes, options)
+    }
+
+    /// Creates the device of [`upper_with`](Self::upper_with) over a file in this folder, whose data is on this
+    /// disk.
+    pub(crate) fn upper_in(&self, folder: &Path, bytes: u64, options: &[&str]) -> Result<Upper, String> {
+        let file = folder.join(UPPER);
         // Written, so that its blocks are allocated where they will stay.
         let mut image = File::create(&file).map_err(|error| error.to_string())?;
         image.write_all(&vec![0u8; bytes as usize]).and_then(|()| image.sync_all()).unwrap();
@@ -295,6 +302,8 @@ fn remove_leftovers() {
 fn remove(folder: &Path) {
     let mount_point = folder.join("mnt");
     unmount(&folder.join(UPPER_MOUNT));
+    detach(&mount_point.join(MERGED).join(UPPER));
+    unmount(&mount_point.join(MERGED));
     detach(&mount_point.join(UPPER));
     unmount(&mount_point);
     detach(&folder.join("disk.img"));

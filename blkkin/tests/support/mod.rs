@@ -28,6 +28,7 @@ pub(crate) mod metrics;
 pub(crate) mod missed_ends;
 pub(crate) mod moving_tree;
 pub(crate) mod nbd;
+pub(crate) mod overlay;
 pub(crate) mod planted;
 pub(crate) mod postgres;
 pub(crate) mod queue;

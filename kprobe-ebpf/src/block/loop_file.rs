@@ -19,7 +19,7 @@
 //! meanwhile would be given the wrong writers.
 
 use super::device::device_passes;
-use crate::file::inode;
+use crate::file::{inode, overlay};
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
@@ -63,7 +63,7 @@ pub extern "C" fn emit_loop_range(bio: u64, span: u64, root: u64, writes: u64, n
         if file.is_null() || flags & DIRECT_IO != 0 {
             return 0;
         }
-        let inode: Pointer = ProbeRead::read(file, offset!(file_inode));
+        let inode = overlay::data_inode(file as u64) as Pointer;
         let sb: Pointer = ProbeRead::read(inode, offset!(inode_sb));
         let kind: Pointer = ProbeRead::read(sb, offset!(sb_type));
         let needs_disk = ProbeRead::read::<u32>(kind, offset!(fstype_flags)) & FS_REQUIRES_DEV != 0;

@@ -11,6 +11,7 @@
 pub mod inode;
 pub mod moves;
 pub mod name;
+pub mod overlay;
 pub mod page;
 mod path;
 pub mod view;

@@ -9,10 +9,11 @@
 
 use super::inode;
 use super::name::{self, FileState};
+use super::overlay;
 use super::{FdLookup, lookup_fd};
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::{HEAD_BYTES, PerCpuState};
-use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
+use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
 use crate::runtime::settings::setting;
 use blkkin_probe_abi::record::FileId;
 
@@ -24,7 +25,7 @@ pub struct FileView {
     pub position: i64,
     /// `f_flags`.
     pub flags: u32,
-    /// Address of the inode.
+    /// Address of the inode; of a file of overlayfs, that of the layer with its data.
     pub inode: u64,
     /// File type: `S_IF*`.
     pub file_type: u16,
@@ -58,6 +59,14 @@ impl FileView {
             let inode: Pointer = DirectLoad::read(file, offset!(file_inode));
             let id = inode::identity::<DirectLoad>(inode);
             let file_type = inode::file_type::<DirectLoad>(inode);
+            let magic = match overlay::is_possible(id.dev, file_type) {
+                true => {
+                    DirectLoad::read(DirectLoad::read::<Pointer>(inode, offset!(inode_sb)), offset!(sb_magic))
+                }
+                false => 0,
+            };
+            let (address, inode) = (percpu.address(file), percpu.address(inode));
+            let (id, inode) = of_data(address, (id, inode), magic);
             let dentry: Pointer = DirectLoad::read(file, offset!(file_dentry));
             // d_name.hash_len in two parts: the verifier of Linux 6.1 knows only one member of a union.
             let hash: u32 = DirectLoad::read(dentry, offset!(dentry_name));
@@ -69,7 +78,6 @@ impl FileView {
             let state = FileState::new(&id, dentry, mount, name_hash, sequence);
             let position = DirectLoad::read(file, offset!(file_pos));
             let flags = DirectLoad::read(file, offset!(file_flags));
-            let (address, inode) = (percpu.address(file), percpu.address(inode));
             FileView { address, position, flags, inode, file_type, id, state }
         }
     }
@@ -89,12 +97,17 @@ impl FileView {
         let file_type = field(percpu, inode, offset!(inode_mode)) as u16 & inode::S_IFMT;
         let generation = percpu.read(inode, offset!(inode_generation)) as u32;
         let dev = percpu.read(sb, offset!(sb_dev)) as u32;
+        let magic = match overlay::is_possible(dev, file_type) {
+            true => percpu.read(sb, offset!(sb_magic)),
+            false => 0,
+        };
         percpu.read_head(dentry as Pointer);
         let name_hash = field(percpu, dentry as Pointer, offset!(dentry_name));
         let sequence = field(percpu, dentry as Pointer, offset!(dentry_seq)) as u32;
         let id = FileId { dev, generation, ino, name: 0 };
+        let (id, inode) = of_data(file as u64, (id, inode as u64), magic);
         let state = FileState::new(&id, dentry, mount, name_hash, sequence);
-        FileView { address: file as u64, position, flags, inode: inode as u64, file_type, id, state }
+        FileView { address: file as u64, position, flags, inode, file_type, id, state }
     }
 
     /// Returns the identity with the file's current name. Emits the path under that name before the
@@ -118,6 +131,19 @@ impl FileView {
             return id;
         }
         FileId { name: name::known_or_noted(percpu, address, state, 0).unwrap_or(0), ..id }
+    }
+}
+
+/// Returns identity and inode of the data of a file, which are its own unless it is of overlayfs.
+#[inline(always)]
+fn of_data(file: u64, (id, inode): (FileId, u64), magic: u64) -> (FileId, u64) {
+    if magic != overlay::MAGIC {
+        return (id, inode);
+    }
+    match overlay::overlay_data_inode(file, inode) {
+        0 => (id, inode),
+        // SAFETY: bpf_probe_read_kernel takes any address.
+        data => (unsafe { inode::identity::<ProbeRead>(data as Pointer) }, data),
     }
 }
 

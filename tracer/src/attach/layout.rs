@@ -22,7 +22,7 @@ const BTF_DIR: &str = "/sys/kernel/btf";
 
 /// Modules with fields of [`FIELDS`] or [`stacked_layouts`], where they are not built in.
 const MODULES: &[&str] =
-    &["ext4", "jbd2", "xfs", "btrfs", "loop", "dm_mod", "dm_crypt", "md_mod", "raid1", "raid10"];
+    &["ext4", "jbd2", "xfs", "btrfs", "overlay", "loop", "dm_mod", "dm_crypt", "md_mod", "raid1", "raid10"];
 
 /// Fields: the name in [`Layout`], and the spellings as `struct.member.member`.
 const FIELDS: &[(&str, &[&str])] = &[
@@ -105,6 +105,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("mutex_owner", &["mutex.owner"]),
     ("sb_dev", &["super_block.s_dev"]),
     ("sb_type", &["super_block.s_type"]),
+    ("sb_magic", &["super_block.s_magic"]),
     ("fstype_name", &["file_system_type.name"]),
     ("fstype_flags", &["file_system_type.fs_flags"]),
     ("dentry_parent", &["dentry.d_parent"]),
@@ -192,6 +193,9 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("aio_data", &["aio_kiocb.ki_res.data"]),
     ("aio_pos", &["aio_kiocb.rw.ki_pos"]),
     ("aio_file", &["aio_kiocb.ki_filp"]),
+    ("overlay_vfs_inode", &["ovl_inode.vfs_inode"]),
+    ("overlay_upper", &["ovl_inode.__upperdentry"]),
+    ("overlay_real_file", &["ovl_file.realfile"]),
     ("ext4_vfs_inode", &["ext4_inode_info.vfs_inode"]),
     ("ext4_sync_tid", &["ext4_inode_info.i_sync_tid"]),
     ("ext4_datasync_tid", &["ext4_inode_info.i_datasync_tid"]),

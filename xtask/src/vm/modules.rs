@@ -32,6 +32,7 @@ const MODULES: &[&str] = &[
     "zonefs",
     "xfs",
     "btrfs",
+    "overlay",
     "mq-deadline",
     "bfq",
     "kyber-iosched",

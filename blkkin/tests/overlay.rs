@@ -1,0 +1,122 @@
+//! Files of overlayfs, as containers have: the path is that of the mount, the identity that of the layer with
+//! the data, and bios of the layer's file system lead to the program.
+//!
+//! *Input*: a child process reads and writes a file of the lower layer, with offsets that mark the calls.
+//! *Witness*: device and inode by stat(2) of the files in the layers' own folders.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints what it recorded"
+)]
+
+mod common;
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use blkkin_tracer::TracerConfig;
+use blkkin_wire::event::SyscallEvent;
+use blkkin_wire::page_origin::{PageOriginEvent, WriterEvidence};
+
+use support::disk::{Disk, sync};
+use support::gated_process::GatedProcess;
+use support::overlay::Overlay;
+use support::recording::{Recording, record};
+use support::{needs, or_skip};
+
+const DISK: u64 = 64 << 20;
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 16;
+
+#[test]
+fn a_file_has_the_path_of_the_mount_and_the_inode_of_the_layer_with_its_data() {
+    needs!("losetup", "mkfs.ext4", "mount");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let overlay = or_skip!(Overlay::mount(&disk));
+    fs::write(overlay.lower.join("file"), vec![b'l'; BLOCK * BLOCKS]).unwrap();
+    sync(&disk.mount_point());
+    let path = overlay.merged.join("file");
+    let mut process = GatedProcess::new(|| {
+        let early = File::open(&path).unwrap();
+        read(&early, 1);
+        let writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        writer.write_all_at(&[b'u'; 3], 2).unwrap();
+        // Opened before the copy, it reads from the upper layer all the same.
+        read(&early, 3);
+        writer.set_len((BLOCK * BLOCKS - 4) as u64).unwrap();
+        // A store is seen where its page was clean.
+        writer.sync_all().unwrap();
+        store(&writer, 5);
+        let new = OpenOptions::new().create_new(true).write(true).open(path.with_file_name("new")).unwrap();
+        new.write_all_at(&[b'n'; 6], 6).unwrap();
+        for file in [&writer, &new] {
+            file.sync_all().unwrap();
+        }
+        0
+    });
+    let config = TracerConfig { dirty_pages: true, ..TracerConfig::default() };
+    let recording = record(&config, &mut [&mut process]);
+    recording.assert_calls_complete();
+    let [lower, upper, new] = ["lower/file", "upper/file", "upper/new"]
+        .map(|name| fs::metadata(disk.mount_point().join(name)).unwrap().ino());
+    assert_ne!(lower, upper);
+    for (call, offset, ino, name) in [
+        ("pread64", 1, lower, "file"),
+        ("pwrite64", 2, upper, "file"),
+        ("pread64", 3, upper, "file"),
+        ("pwrite64", 6, new, "new"),
+    ] {
+        let (found, shown) = call_at(&recording, call, offset);
+        let file = found.file.unwrap().file;
+        assert_eq!((file.device, file.ino), (disk.device(), ino), "{call} at {offset}: {found:#?}");
+        assert_eq!(Path::new(&shown), path.with_file_name(name), "{call} at {offset}");
+    }
+    // A commit of the layer's file system serves the fsync of the new file.
+    let syncs =
+        recording.traces.iter().filter(|trace| trace.call().is_some_and(|call| call.call.name() == "fsync"));
+    let last = syncs.max_by_key(|trace| trace.call().unwrap().enter).unwrap();
+    assert_eq!((last.waited_for.len(), last.call().unwrap().file.unwrap().file.ino), (1, new), "{last:#?}");
+    // The bios of the two files' fsyncs carry the data of these calls, and of the store.
+    for (ino, evidences) in [
+        (upper, &[WriterEvidence::EndedBefore, WriterEvidence::MappedStore][..]),
+        (new, &[WriterEvidence::EndedBefore]),
+    ] {
+        let origins: Vec<&PageOriginEvent> = recording
+            .page_origins()
+            .filter(|origin| origin.file.is_some_and(|file| (file.device, file.ino) == (disk.device(), ino)))
+            .collect();
+        for evidence in evidences {
+            let is_named =
+                |origin: &&&PageOriginEvent| origin.writers.iter().any(|writer| writer.evidence == *evidence);
+            assert!(origins.iter().any(|origin| is_named(&origin)), "{evidence:?}: {origins:#?}");
+        }
+    }
+}
+
+/// Returns the call with this offset, and the path that is shown for its file.
+fn call_at<'a>(recording: &'a Recording, name: &str, offset: u64) -> (&'a SyscallEvent, String) {
+    let calls = recording.traces.iter().filter_map(|trace| Some((trace.call()?, trace)));
+    let mut calls = calls.filter(|(call, _)| call.call.name() == name && call.args[3] == offset);
+    let (call, trace) = calls.next().unwrap_or_else(|| panic!("no {name} at {offset}"));
+    (call, trace.names.file.as_ref().map(|file| file.shown_path().to_string()).unwrap_or_default())
+}
+
+fn read(file: &File, offset: u64) {
+    assert_eq!(file.read_at(&mut [0; 1], offset).unwrap(), 1);
+}
+
+/// Stores a byte through a shared mapping of the file.
+fn store(file: &File, offset: usize) {
+    // SAFETY: a new mapping of a file that is longer than the offset.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::mmap(std::ptr::null_mut(), BLOCK, protection, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        at.cast::<u8>().add(offset).write_volatile(b'm');
+        libc::munmap(at, BLOCK);
+    }
+}
