@@ -75,7 +75,9 @@ fn programs(origin: &PageOriginEvent, names: &OriginNames) -> Option<String> {
         |writer: &&PageWriter| writer.evidence.is_carried() && writer.evidence != WriterEvidence::LoopDevice;
     for writer in origin.writers.iter().filter(carried) {
         let Some(name) = names.writers.get(&writer.task) else { continue };
-        match processes.iter_mut().find(|(known, _)| known.task.pid == name.task.pid) {
+        // A process that executes another program keeps its pid.
+        let same = |known: &WriterName| known.task.pid == name.task.pid && known.program() == name.program();
+        match processes.iter_mut().find(|(known, _)| same(known)) {
             Some((_, bytes)) => *bytes += u64::from(writer.bytes),
             None => processes.push((name, u64::from(writer.bytes))),
         }
