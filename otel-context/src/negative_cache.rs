@@ -7,6 +7,11 @@
 //! memory. So a file in which a scan has found the variable never enters the cache, and a file that
 //! the scanned process mapped during the scan leaves it ([`NegativeCache::on_mapped`]).
 //!
+//! *Two numbers of a file*: scans have the device and inode of `/proc/PID/maps`, callers those of the system
+//! call. On overlayfs they differ: since Linux 6.8 the list has overlayfs' own, and callers may have those of the
+//! layer. [`NegativeCache::add_alias`] makes the second known. Until then a mapping of such a file ends all
+//! results of the scans that it overlaps.
+//!
 //! *Weakness*: results come from some process's memory and hold for ten minutes. A process that
 //! overwrites a library's headers in its own memory, before any other process with that library was
 //! scanned, hides the library's variable in other processes. Nor is a mapping observed that another
@@ -37,6 +42,8 @@ pub struct NegativeCache {
     files: HashMap<MappedFile, ScanTime>,
     /// Files in which the variable was found.
     publishers: HashSet<MappedFile>,
+    /// Files as system calls have them, by which the lists of mappings have another number.
+    aliases: HashMap<MappedFile, MappedFile>,
     since: Instant,
 }
 
@@ -49,12 +56,33 @@ impl Default for NegativeCache {
 impl NegativeCache {
     /// Creates an empty cache.
     pub fn new() -> NegativeCache {
-        NegativeCache { files: HashMap::new(), publishers: HashSet::new(), since: Instant::now() }
+        NegativeCache {
+            files: HashMap::new(),
+            publishers: HashSet::new(),
+            aliases: HashMap::new(),
+            since: Instant::now(),
+        }
     }
 
     /// Returns whether a file is known not to define the variable.
     pub fn contains(&self, file: MappedFile) -> bool {
-        self.files.contains_key(&file)
+        self.files.contains_key(&self.listed(file))
+    }
+
+    /// Returns the file as the lists of mappings have it.
+    fn listed(&self, file: MappedFile) -> MappedFile {
+        self.aliases.get(&file).copied().unwrap_or(file)
+    }
+
+    /// Makes known which file of the process' list is the one that it mapped by a system call: that of a file
+    /// system without a device (major number 0) with the same inode number, as overlayfs has where its layers
+    /// are on one file system. Without such a file, or with two, nothing is known.
+    pub fn add_alias(&mut self, file: MappedFile, loaded: &[MappedFile]) {
+        let is_listed = loaded.contains(&file);
+        let mut others = loaded.iter().filter(|other| other.major == 0 && other.ino == file.ino);
+        if let (false, Some(listed), None) = (is_listed, others.next(), others.next()) {
+            self.aliases.insert(file, *listed);
+        }
     }
 
     /// Adds a file in which this scan has found no variable.
@@ -69,8 +97,11 @@ impl NegativeCache {
     pub fn on_mapped(&mut self, pid: u32, file: MappedFile, begin_ns: u64, end_ns: u64) {
         let overlaps =
             |scan: &ScanTime| scan.pid == pid && begin_ns <= scan.end_ns && end_ns >= scan.begin_ns;
-        if self.files.get(&file).is_some_and(overlaps) {
-            self.files.remove(&file);
+        let listed = self.listed(file);
+        if self.files.get(&listed).is_some_and(overlaps) {
+            self.files.remove(&listed);
+        } else if !self.files.contains_key(&listed) && !self.publishers.contains(&listed) {
+            self.files.retain(|_, scan| !overlaps(scan));
         }
     }
 
@@ -82,7 +113,7 @@ impl NegativeCache {
 
     /// Clears the cache if it is too old or too large.
     pub fn expire(&mut self) {
-        let full = self.files.len().max(self.publishers.len()) > FILES_MAX;
+        let full = self.files.len().max(self.publishers.len()).max(self.aliases.len()) > FILES_MAX;
         if full || self.since.elapsed() > KNOWN_FOR {
             *self = NegativeCache::new();
         }
@@ -115,6 +146,30 @@ mod tests {
             cache.on_mapped(pid, file, begin_ns, end_ns);
             assert_eq!(cache.contains(file), stays, "{pid} {begin_ns} {end_ns}");
         }
+    }
+
+    /// The list of mappings has overlayfs' own number, the system call that of the layer.
+    #[test]
+    fn a_file_of_overlayfs_is_known_by_both_numbers() {
+        let [call, listed, other] =
+            [(8, 5), (0, 5), (8, 9)].map(|(major, ino)| MappedFile { major, minor: 1, ino });
+        let mut cache = NegativeCache::new();
+        cache.insert(listed, SCAN);
+        cache.add_alias(call, &[other, MappedFile { ino: 6, ..listed }]);
+        assert!(!cache.contains(call), "no file with this inode number");
+        cache.add_alias(call, &[listed, MappedFile { minor: 2, ..listed }]);
+        assert!(!cache.contains(call), "two files with this inode number");
+        cache.add_alias(call, &[other, listed]);
+        assert!(cache.contains(call) && cache.contains(listed) && !cache.contains(other));
+        cache.on_mapped(7, call, 150, 160);
+        assert!(!cache.contains(call) && !cache.contains(listed));
+        // As long as the other number is not known, any result of the scan may be another file's.
+        let mut cache = NegativeCache::new();
+        [listed, other].into_iter().for_each(|file| cache.insert(file, SCAN));
+        cache.on_mapped(7, call, 201, 300);
+        assert!(cache.contains(listed) && cache.contains(other));
+        cache.on_mapped(7, call, 150, 160);
+        assert!(!cache.contains(listed) && !cache.contains(other));
     }
 
     #[test]

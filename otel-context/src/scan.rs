@@ -114,6 +114,8 @@ pub struct ScanResult {
     pub slot: SlotLookup,
     /// Addresses of process context mappings.
     pub process_contexts: Vec<u64>,
+    /// Programs and libraries, each as often as it is loaded.
+    pub loaded: Vec<MappedFile>,
 }
 
 /// Scans everything that a process has loaded, except files in the cache. Files without the
@@ -126,6 +128,7 @@ pub fn scan(pid: u32, cache: &mut NegativeCache) -> Result<ScanResult, ScanError
     let maps = read_maps(pid)?;
     let (mappings, process_contexts) = (Mappings::parse(&maps), maps::process_context_mappings(&maps));
     let loaded = mappings.loaded();
+    let files = loaded.iter().map(|loaded_file| loaded_file.file).collect();
     let uncached: Vec<LoadedFile> = loaded
         .iter()
         .filter(|loaded_file| !cache.contains(loaded_file.file))
@@ -133,7 +136,8 @@ pub fn scan(pid: u32, cache: &mut NegativeCache) -> Result<ScanResult, ScanError
         .copied()
         .collect();
     if uncached.is_empty() {
-        return Ok(ScanResult { address_space: before, slot: SlotLookup::NotFound, process_contexts });
+        let slot = SlotLookup::NotFound;
+        return Ok(ScanResult { address_space: before, slot, process_contexts, loaded: files });
     }
     let memory = ProcessMemory(pid);
     // An address in the program's own image, whether or not it has an interpreter. (The auxiliary
@@ -174,7 +178,7 @@ pub fn scan(pid: u32, cache: &mut NegativeCache) -> Result<ScanResult, ScanError
     }
     let time = ScanTime { pid, begin_ns, end_ns: monotonic_ns() };
     without_variable.into_iter().for_each(|loaded_file| cache.insert(loaded_file.file, time));
-    Ok(ScanResult { address_space: before, slot: found, process_contexts })
+    Ok(ScanResult { address_space: before, slot: found, process_contexts, loaded: files })
 }
 
 /// Reads CLOCK_MONOTONIC, in ns.

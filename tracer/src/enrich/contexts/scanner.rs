@@ -179,13 +179,13 @@ impl Scanner {
                 if self.periodic_rescan
                     || !program.is_some_and(|program| self.negative_cache.contains(program))
                 {
-                    self.scan(pid, 0);
+                    self.scan_with(pid, 0, program);
                 }
             }
             ProcessChange::Mapped { pid, file, begin_ns, end_ns } => {
                 self.negative_cache.on_mapped(pid, file, begin_ns, end_ns);
                 if !self.negative_cache.contains(file) {
-                    self.scan(pid, 0);
+                    self.scan_with(pid, 0, Some(file));
                 }
             }
             ProcessChange::ContextMapped { pid } => self.scan(pid, 0),
@@ -225,6 +225,11 @@ impl Scanner {
     }
 
     fn scan(&mut self, pid: u32, attempt: u32) {
+        self.scan_with(pid, attempt, None);
+    }
+
+    /// Scans a process, which has mapped this file by a system call.
+    fn scan_with(&mut self, pid: u32, attempt: u32, mapped: Option<MappedFile>) {
         if pid == std::process::id() {
             return;
         }
@@ -232,7 +237,8 @@ impl Scanner {
             return self.revoke(pid);
         }
         match blkkin_otel_context::scan(pid, &mut self.negative_cache) {
-            Ok(ScanResult { address_space: space, slot, process_contexts }) => {
+            Ok(ScanResult { address_space: space, slot, process_contexts, loaded }) => {
+                mapped.into_iter().for_each(|file| self.negative_cache.add_alias(file, &loaded));
                 let has_slot = matches!(slot, SlotLookup::At(slot) if self.keep_slot(pid, space, kernel_slot(space, slot)));
                 if !has_slot {
                     self.set_slot(pid, space, None);
