@@ -314,7 +314,8 @@ fn the_latency_of_each_offset_is_within_that_of_fio() {
         let disk = or_skip!(Disk::raw(DISK));
         let log = disk.file("fio");
         let args = [
-            "fio --name=t --direct=1 --rw=randread --bs=4k --norandommap=0 --log_offset=1 --eta=never"
+            "fio --name=t --direct=1 --rw=randread --bs=4k --norandommap=0 --log_offset=1 --eta=never \
+             --clocksource=clock_gettime"
                 .to_owned(),
             format!(
                 "--ioengine={engine} --iodepth={depth} --size={DISK} --filename={}",

@@ -166,11 +166,12 @@ fn the_attributes_of_a_call_are_those_of_its_thread_at_that_time() {
     }
 }
 
-/// Returns the number of pages that the kernel has moved; 0 of a kernel that moves none.
+/// Returns the number of pages that the kernel has moved, or tried to move; 0 of a kernel that moves none.
 fn moved_pages() -> u64 {
     let counts = std::fs::read_to_string("/proc/vmstat").unwrap();
-    let count = counts.lines().find_map(|line| line.strip_prefix("pgmigrate_success "));
-    count.map_or(0, |count| count.parse().unwrap())
+    let lines = counts.lines().filter_map(|line| line.split_once(' '));
+    let of_pages = lines.filter(|(name, _)| ["pgmigrate_success", "pgmigrate_fail"].contains(name));
+    of_pages.map(|(_, count)| count.parse::<u64>().unwrap()).sum()
 }
 
 /// Key numbers without a name, values that are no text, truncated entries, more bytes than are
