@@ -19,11 +19,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use blkkin_tracer::TracerConfig;
-use blkkin_wire::event::SyscallEvent;
+use blkkin_wire::event::{Submitter, SyscallEvent};
 use blkkin_wire::page_origin::{PageOriginEvent, WriterEvidence};
 
 use support::disk::{Disk, sync};
 use support::gated_process::GatedProcess;
+use support::missed_ends::until_complete;
 use support::overlay::Overlay;
 use support::recording::{Recording, record};
 use support::{needs, or_skip};
@@ -56,6 +57,8 @@ fn a_file_has_the_path_of_the_mount_and_the_inode_of_the_layer_with_its_data() {
         for file in [&writer, &new] {
             file.sync_all().unwrap();
         }
+        File::create_new(path.with_file_name("another")).unwrap();
+        File::open(path.parent().unwrap()).unwrap().sync_all().unwrap();
         0
     });
     let config = TracerConfig { dirty_pages: true, ..TracerConfig::default() };
@@ -75,11 +78,14 @@ fn a_file_has_the_path_of_the_mount_and_the_inode_of_the_layer_with_its_data() {
         assert_eq!((file.device, file.ino), (disk.device(), ino), "{call} at {offset}: {found:#?}");
         assert_eq!(Path::new(&shown), path.with_file_name(name), "{call} at {offset}");
     }
-    // A commit of the layer's file system serves the fsync of the new file.
-    let syncs =
-        recording.traces.iter().filter(|trace| trace.call().is_some_and(|call| call.call.name() == "fsync"));
-    let last = syncs.max_by_key(|trace| trace.call().unwrap().enter).unwrap();
-    assert_eq!((last.waited_for.len(), last.call().unwrap().file.unwrap().file.ino), (1, new), "{last:#?}");
+    // A commit of the layer's file system serves the fsyncs of the new file and of the directory.
+    let syncs = recording.traces.iter().filter_map(|trace| Some((trace.call()?, trace.waited_for.len())));
+    let mut syncs: Vec<_> = syncs.filter(|(call, _)| call.call.name() == "fsync").collect();
+    syncs.sort_by_key(|(call, _)| call.enter);
+    let folder = fs::metadata(&overlay.upper).unwrap().ino();
+    let last: Vec<_> =
+        syncs.iter().rev().map(|(call, commits)| (call.file.unwrap().file.ino, *commits)).take(2).collect();
+    assert_eq!(last, [(folder, 1), (new, 1)], "{syncs:#?}");
     // The bios of the two files' fsyncs carry the data of these calls, and of the store.
     for (ino, evidences) in [
         (upper, &[WriterEvidence::EndedBefore, WriterEvidence::MappedStore][..]),
@@ -94,6 +100,36 @@ fn a_file_has_the_path_of_the_mount_and_the_inode_of_the_layer_with_its_data() {
                 |origin: &&&PageOriginEvent| origin.writers.iter().any(|writer| writer.evidence == *evidence);
             assert!(origins.iter().any(|origin| is_named(&origin)), "{evidence:?}: {origins:#?}");
         }
+    }
+}
+
+/// Overlayfs reads from the layer with a kiocb of its own, in a worker of io_uring.
+#[test]
+fn requests_of_io_uring_have_the_bios_of_the_layer() {
+    const READS: usize = 64;
+    needs!("fio", "losetup", "mkfs.ext4", "mount");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let overlay = or_skip!(Overlay::mount(&disk));
+    let file = overlay.merged.join("file");
+    fs::write(&file, vec![b'f'; BLOCK * READS]).unwrap();
+    sync(&disk.mount_point());
+    let args = format!(
+        "fio --name=t --ioengine=io_uring --direct=1 --rw=randread --bs=4k --norandommap=0 --size={} --eta=never --filename={} --output={}",
+        BLOCK * READS,
+        file.display(),
+        disk.file("fio.out").display()
+    );
+    let args: Vec<String> = args.split(' ').map(str::to_owned).collect();
+    let recording = until_complete(|| {
+        let mut process = GatedProcess::program(&args, &disk.file("program.out"));
+        record(&TracerConfig::default(), &mut [&mut process])
+    });
+    let ios: Vec<_> = recording.async_ios().collect();
+    let of_layer = fs::metadata(overlay.upper.join("file")).unwrap().ino();
+    assert_eq!(ios.len(), READS);
+    for io in ios {
+        let bios = recording.bios().filter(|bio| bio.submitter == Submitter::Span(io.span)).count();
+        assert_eq!((bios, io.file.unwrap().ino), (1, of_layer), "{io:#?}");
     }
 }
 

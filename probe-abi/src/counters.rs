@@ -129,4 +129,4 @@ pub const COUNTERS: usize = WAITS_DROPPED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then the state that only the
 /// eBPF side uses.
-pub const PER_CPU_WORDS: usize = COUNTERS + 54;
+pub const PER_CPU_WORDS: usize = COUNTERS + 55;

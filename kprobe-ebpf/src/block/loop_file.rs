@@ -63,7 +63,7 @@ pub extern "C" fn emit_loop_range(bio: u64, span: u64, root: u64, writes: u64, n
         if file.is_null() || flags & DIRECT_IO != 0 {
             return 0;
         }
-        let inode = overlay::data_inode(file as u64) as Pointer;
+        let inode = overlay::data_inode(file as u64, |base, offset| ProbeRead::read(base, offset)) as Pointer;
         let sb: Pointer = ProbeRead::read(inode, offset!(inode_sb));
         let kind: Pointer = ProbeRead::read(sb, offset!(sb_type));
         let needs_disk = ProbeRead::read::<u32>(kind, offset!(fstype_flags)) & FS_REQUIRES_DEV != 0;

@@ -82,6 +82,10 @@ pub unsafe fn upper<R: KernelRead>(percpu: &mut PerCpuState, bio: Pointer, shape
         if percpu.naming.file != 0 {
             async_io::set_file_name(percpu.walk.bios as u32, name_file(percpu.slot() as u64));
         }
+        // Overlayfs gives the layer's file a kiocb of its own.
+        if found == 0 && !in_syscall && async_io::in_worker() {
+            return find_submission_of_worker(0);
+        }
         return found;
     }
     if found == 0 && !in_syscall && async_io::in_worker() {

@@ -88,20 +88,25 @@ fn known(place: u64, state: u64) -> Option<u64> {
 }
 
 /// Returns the number of the file's path if it is known. Otherwise the slot's `naming` has the file,
-/// for [`name_file`].
+/// for [`name_file`]. `file`: address of the file, and of the inode that identifies it.
 #[inline(always)]
-pub fn known_or_noted(percpu: &mut PerCpuState, file: u64, state: FileState, now: u64) -> Option<u64> {
+pub fn known_or_noted(
+    percpu: &mut PerCpuState,
+    (file, inode): (u64, u64),
+    state: FileState,
+    now: u64,
+) -> Option<u64> {
     let FileState { place, state } = state;
     let number = known(place, state);
     if number.is_none() {
-        percpu.naming = Naming { file, now, place, state };
+        percpu.naming = Naming { file, inode, now, place, state };
     }
     number
 }
 
 /// Returns the number of the file's path, and emits its record before the first use.
 #[inline(always)]
-pub fn current(percpu: &mut PerCpuState, file: u64, state: FileState, now: u64) -> u64 {
+pub fn current(percpu: &mut PerCpuState, file: (u64, u64), state: FileState, now: u64) -> u64 {
     match known_or_noted(percpu, file, state, now) {
         Some(number) => number,
         None => name_file(percpu.slot() as u64),

@@ -1,7 +1,7 @@
 //! Files of overlayfs: the inode of the layer that has the data.
 //!
-//! *In*: an open regular file of overlayfs, as containers have. *Out*: the inode of the file on the upper layer,
-//! or on a lower one as long as it was not copied up. That inode has the page cache, and its file system queues
+//! *In*: an open file or directory of overlayfs, as containers have. *Out*: the inode of the file on the upper
+//! layer, or on a lower one as long as it was not copied up; of a directory, that of the upper layer alone. That inode has the page cache, and its file system queues
 //! the bios. So the identity of such a file is that of its data, and its path the one by which the program
 //! opened it.
 //!
@@ -24,6 +24,8 @@ use blkkin_probe_abi::layout::ABSENT;
 
 /// `s_magic` of overlayfs (include/uapi/linux/magic.h, OVERLAYFS_SUPER_MAGIC).
 pub const MAGIC: u64 = 0x794c_7630;
+/// File type of a directory (include/uapi/linux/stat.h).
+const S_IFDIR: u16 = 0o040_000;
 /// Lowest bit of the major number in a `dev_t` of the kernel (include/linux/kdev_t.h). File systems without
 /// a device have major number 0.
 const MINOR_BITS: u32 = 20;
@@ -31,48 +33,50 @@ const MINOR_BITS: u32 = 20;
 /// Returns whether a file of this device and type may be one of overlayfs.
 #[inline(always)]
 pub fn is_possible(dev: u32, file_type: u16) -> bool {
-    dev >> MINOR_BITS == 0 && file_type == inode::S_IFREG && offset!(overlay_upper) != ABSENT
+    let has_layers = file_type == inode::S_IFREG || file_type == S_IFDIR;
+    dev >> MINOR_BITS == 0 && has_layers && offset!(overlay_upper) != ABSENT
 }
 
-/// Returns the address of the inode with the data of an open file: its own, unless it is of overlayfs.
+/// Returns the address of the inode with the data of an open file: its own, unless it is of overlayfs. `load`
+/// returns the word at an offset of a structure.
+#[inline(always)]
+pub fn data_inode(file: u64, mut load: impl FnMut(Pointer, u32) -> u64) -> u64 {
+    let own = load(file as Pointer, offset!(file_inode));
+    let sb = load(own as Pointer, offset!(inode_sb)) as Pointer;
+    let file_type = load(own as Pointer, offset!(inode_mode)) as u16 & inode::S_IFMT;
+    if !is_possible(load(sb, offset!(sb_dev)) as u32, file_type) || load(sb, offset!(sb_magic)) != MAGIC {
+        return own;
+    }
+    let data = inode_of_layer(file, own, file_type, load);
+    if data == 0 { own } else { data }
+}
+
+/// Returns the address of the inode with the data of this file of overlayfs, whose own inode is `inode`; 0 if
+/// it has none: a descriptor by O_PATH of a file that was not copied, or a directory without an upper one.
 ///
 /// A global function: the verifier checks it once instead of at each caller.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn data_inode(file: u64) -> u64 {
+pub extern "C" fn overlay_data_inode(file: u64, inode: u64, file_type: u64) -> u64 {
     // SAFETY: bpf_probe_read_kernel takes any address.
-    unsafe {
-        let own: u64 = ProbeRead::read(file as Pointer, offset!(file_inode));
-        let inode = own as Pointer;
-        let sb: Pointer = ProbeRead::read(inode, offset!(inode_sb));
-        let file_type = inode::file_type::<ProbeRead>(inode);
-        if !is_possible(ProbeRead::read(sb, offset!(sb_dev)), file_type)
-            || ProbeRead::read::<u64>(sb, offset!(sb_magic)) != MAGIC
-        {
-            return own;
-        }
-        let data = overlay_data_inode(file, own);
-        if data == 0 { own } else { data }
-    }
+    inode_of_layer(file, inode, file_type as u16, |base, offset| unsafe { ProbeRead::read(base, offset) })
 }
 
-/// Returns the address of the inode with the data of this file of overlayfs, whose own inode is `inode`; 0 if
-/// it has none (a descriptor by O_PATH). For the verifier as [`data_inode`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn overlay_data_inode(file: u64, inode: u64) -> u64 {
+#[inline(always)]
+fn inode_of_layer(file: u64, inode: u64, file_type: u16, mut load: impl FnMut(Pointer, u32) -> u64) -> u64 {
     let around = inode.wrapping_sub(offset!(overlay_vfs_inode) as u64) as Pointer;
-    // SAFETY: bpf_probe_read_kernel takes any address.
-    unsafe {
-        let upper: Pointer = ProbeRead::read(around, offset!(overlay_upper));
-        if !upper.is_null() {
-            return ProbeRead::read(upper, offset!(dentry_inode));
-        }
-        let mut real: Pointer = ProbeRead::read(file as Pointer, offset!(file_private_data));
-        // Since Linux 6.14 a struct ovl_file is in between.
-        if !real.is_null() && offset!(overlay_real_file) != ABSENT {
-            real = ProbeRead::read(real, offset!(overlay_real_file));
-        }
-        if real.is_null() { 0 } else { ProbeRead::read(real, offset!(file_inode)) }
+    let upper = load(around, offset!(overlay_upper)) as Pointer;
+    if !upper.is_null() {
+        return load(upper, offset!(dentry_inode));
     }
+    // A directory's private data is of another type.
+    if file_type != inode::S_IFREG {
+        return 0;
+    }
+    let mut real = load(file as Pointer, offset!(file_private_data)) as Pointer;
+    // Since Linux 6.14 a struct ovl_file is in between.
+    if !real.is_null() && offset!(overlay_real_file) != ABSENT {
+        real = load(real, offset!(overlay_real_file)) as Pointer;
+    }
+    if real.is_null() { 0 } else { load(real, offset!(file_inode)) }
 }

@@ -21,7 +21,6 @@
 //!
 //! *Rejected*: bpf_d_path, which is refused in tracing programs (-EINVAL).
 
-use super::overlay;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::Pointer;
@@ -177,7 +176,7 @@ pub extern "C" fn begin_walk(slot: u64, mode: u64) -> u64 {
     let Some(draft) = draft_of(slot) else { return 0 };
     let file = percpu.naming.file as Pointer;
     (draft.mode, draft.moving) = (mode, 0);
-    let inode = overlay::data_inode(file as u64) as Pointer;
+    let inode = percpu.naming.inode as Pointer;
     let sb = load(draft, inode, offset!(inode_sb)) as Pointer;
     let dev = load(draft, sb, offset!(sb_dev)) << 32;
     let generation = load(draft, inode, offset!(inode_generation)) as u32;
@@ -200,7 +199,7 @@ pub extern "C" fn describe(slot: u64) -> u64 {
     let Some(percpu) = PerCpuState::by_slot(slot as u32) else { return 0 };
     let Some(draft) = draft_of(slot) else { return 0 };
     let file = percpu.naming.file as Pointer;
-    let inode = overlay::data_inode(file as u64) as Pointer;
+    let inode = percpu.naming.inode as Pointer;
     draft.record.file.generation = load(draft, inode, offset!(inode_generation)) as u32;
     draft.record.file.ino = load(draft, inode, offset!(inode_ino));
     draft.record.rdev = load(draft, inode, offset!(inode_rdev)) as u32;

@@ -66,7 +66,7 @@ impl FileView {
                 false => 0,
             };
             let (address, inode) = (percpu.address(file), percpu.address(inode));
-            let (id, inode) = of_data(address, (id, inode), magic);
+            let (id, inode) = of_data(address, (id, inode), file_type, magic);
             let dentry: Pointer = DirectLoad::read(file, offset!(file_dentry));
             // d_name.hash_len in two parts: the verifier of Linux 6.1 knows only one member of a union.
             let hash: u32 = DirectLoad::read(dentry, offset!(dentry_name));
@@ -105,7 +105,7 @@ impl FileView {
         let name_hash = field(percpu, dentry as Pointer, offset!(dentry_name));
         let sequence = field(percpu, dentry as Pointer, offset!(dentry_seq)) as u32;
         let id = FileId { dev, generation, ino, name: 0 };
-        let (id, inode) = of_data(file as u64, (id, inode as u64), magic);
+        let (id, inode) = of_data(file as u64, (id, inode as u64), file_type, magic);
         let state = FileState::new(&id, dentry, mount, name_hash, sequence);
         FileView { address: file as u64, position, flags, inode, file_type, id, state }
     }
@@ -115,32 +115,32 @@ impl FileView {
     /// a file must not end before its file has a name.
     #[inline(always)]
     pub fn named(self, percpu: &mut PerCpuState, now: u64) -> FileId {
-        let FileView { address, id, state, .. } = self;
+        let FileView { address, inode, id, state, .. } = self;
         if setting!(file_paths) == 0 {
             return id;
         }
-        FileId { name: name::current(percpu, address, state, now), ..id }
+        FileId { name: name::current(percpu, (address, inode), state, now), ..id }
     }
 
     /// Returns the identity with the file's current name, if that is known. Otherwise the slot's
     /// `naming` has the file: for a caller whose own caller has more stack for [`name::name_file`].
     #[inline(always)]
     pub fn known(self, percpu: &mut PerCpuState) -> FileId {
-        let FileView { address, id, state, .. } = self;
+        let FileView { address, inode, id, state, .. } = self;
         if setting!(file_paths) == 0 {
             return id;
         }
-        FileId { name: name::known_or_noted(percpu, address, state, 0).unwrap_or(0), ..id }
+        FileId { name: name::known_or_noted(percpu, (address, inode), state, 0).unwrap_or(0), ..id }
     }
 }
 
 /// Returns identity and inode of the data of a file, which are its own unless it is of overlayfs.
 #[inline(always)]
-fn of_data(file: u64, (id, inode): (FileId, u64), magic: u64) -> (FileId, u64) {
+fn of_data(file: u64, (id, inode): (FileId, u64), file_type: u16, magic: u64) -> (FileId, u64) {
     if magic != overlay::MAGIC {
         return (id, inode);
     }
-    match overlay::overlay_data_inode(file, inode) {
+    match overlay::overlay_data_inode(file, inode, file_type as u64) {
         0 => (id, inode),
         // SAFETY: bpf_probe_read_kernel takes any address.
         data => (unsafe { inode::identity::<ProbeRead>(data as Pointer) }, data),

@@ -43,6 +43,8 @@ pub const HEAD_BYTES: usize = 128;
 pub struct Naming {
     /// Address of the `struct file`; 0 for none.
     pub file: u64,
+    /// Address of the inode that identifies it: `FileView::inode`.
+    pub inode: u64,
     /// Time of the path's record; 0 for the clock's.
     pub now: u64,
     /// Hash of the file's identity, dentry and mount: `FileState::place`.

@@ -20,6 +20,7 @@
 //! *Rejected*: a record for each wait. A write of 1 GiB may pause 1,000 times.
 
 use super::storage::{OpenWait, TaskState, current, state};
+use crate::file::overlay;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
@@ -198,11 +199,12 @@ fn kind(task: Pointer, state: &TaskState, lock: u64, flags: u32) -> u32 {
     // SAFETY: bpf_probe_read_kernel takes any address.
     unsafe {
         if state.file != 0 {
-            let inode: u64 = ProbeRead::read(state.file as Pointer, offset!(file_inode));
-            if lock == inode + offset!(inode_lock) as u64 {
+            let own: u64 = ProbeRead::read(state.file as Pointer, offset!(file_inode));
+            let data = overlay::data_inode(state.file, |base, offset| ProbeRead::read(base, offset));
+            if lock == own + offset!(inode_lock) as u64 || lock == data + offset!(inode_lock) as u64 {
                 return WAIT_INODE;
             }
-            if lock == inode + offset!(inode_invalidate_lock) as u64 {
+            if lock == data + offset!(inode_invalidate_lock) as u64 {
                 return WAIT_PAGE_CACHE;
             }
         }
