@@ -9,8 +9,9 @@
 //! and assigned at the offset of its state. With KIP-848 (`group.protocol=consumer`) only the
 //! cluster's part differs: it decides the assignment and the session timeout.
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
@@ -41,13 +42,24 @@ impl ConsumerContext for Callbacks {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, why: RDKafkaRespErr, list: &mut TopicPartitionList) {
         let assigned = why == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         if self.0.leaving.load(Relaxed) {
-            // All states are saved; an error would mean only that no partition is assigned.
-            let _ = if assigned { Ok(()) } else { unassign(consumer, list) };
-            return;
+            return answer_at_leaving(consumer, assigned, list);
         }
         let partitions = list.elements().iter().map(|element| element.partition()).collect();
         self.0.changes.lock().unwrap_or_else(PoisonError::into_inner).push((assigned, partitions));
     }
+}
+
+/// Answers a rebalance while the member leaves. librdkafka closes a consumer only after each is answered, and
+/// refuses other answers than incremental ones in a cooperative group. Partitions that are accepted here are
+/// revoked by the close, and nothing is read from them.
+fn answer_at_leaving(consumer: &BaseConsumer<Callbacks>, assigned: bool, list: &TopicPartitionList) {
+    let is_cooperative = matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative);
+    // All states are saved; an error would mean only that no partition is assigned.
+    let _ = match (assigned, is_cooperative) {
+        (true, true) => consumer.incremental_assign(list),
+        (true, false) => consumer.unassign(),
+        (false, _) => unassign(consumer, list),
+    };
 }
 
 fn unassign(consumer: &BaseConsumer<Callbacks>, list: &TopicPartitionList) -> Result<(), Driver> {
@@ -57,9 +69,13 @@ fn unassign(consumer: &BaseConsumer<Callbacks>, list: &TopicPartitionList) -> Re
     }
 }
 
+/// Maximum time that a member takes to leave its group. Afterwards the cluster notices its end by the session
+/// timeout, as if the process had been killed.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Group member.
 pub(super) struct Member {
-    consumer: BaseConsumer<Callbacks>,
+    consumer: ManuallyDrop<BaseConsumer<Callbacks>>,
     callbacks: Callbacks,
     topic: String,
     settings: Settings,
@@ -80,6 +96,7 @@ impl Member {
         let consumer: BaseConsumer<Callbacks> =
             config.create_with_context(callbacks.clone()).map_err(fail)?;
         consumer.subscribe(&[topic]).map_err(fail)?;
+        let consumer = ManuallyDrop::new(consumer);
         Ok(Member { consumer, callbacks, topic: topic.to_owned(), settings: settings.clone() })
     }
 
@@ -193,9 +210,61 @@ impl Drop for Member {
         let pending =
             std::mem::take(&mut *self.callbacks.0.changes.lock().unwrap_or_else(PoisonError::into_inner));
         for (assigned, partitions) in pending {
-            let list = self.list(&partitions);
-            // All states are saved, as above.
-            let _ = if assigned { self.consumer.unassign() } else { unassign(&self.consumer, &list) };
+            answer_at_leaving(&self.consumer, assigned, &self.list(&partitions));
         }
+        // SAFETY: the field is not used any more.
+        let consumer = unsafe { ManuallyDrop::take(&mut self.consumer) };
+        // The driver closes a consumer in a loop without limit, in which a service was once seen to stay after it
+        // was stopped during a rebalance.
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            drop(consumer);
+            // The receiver is gone after the limit.
+            let _ = sender.send(());
+        });
+        let _ = receiver.recv_timeout(LEAVE_TIMEOUT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+
+    use super::*;
+
+    const TOPIC: &str = "blkkin.events";
+
+    /// A service that is stopped while its group assigns partitions ends all the same, though librdkafka
+    /// waits without limit for the answer to an assignment.
+    #[test]
+    fn a_member_with_an_unanswered_assignment_ends() {
+        assert_ends_after(|member| {
+            let is_assigned =
+                || member.callbacks.0.changes.lock().unwrap().iter().any(|(assigned, _)| *assigned);
+            while !is_assigned() {
+                assert!(member.consumer.poll(Duration::from_millis(100)).is_none());
+            }
+        });
+    }
+
+    /// The mock cluster assigns 3 s after the first member has joined.
+    #[test]
+    fn a_member_ends_when_an_assignment_arrives_meanwhile() {
+        assert_ends_after(|_| std::thread::sleep(Duration::from_secs(5)));
+    }
+
+    fn assert_ends_after(wait: impl Fn(&Member)) {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic(TOPIC, 4, 1).unwrap();
+        let settings = Settings::new(cluster.bootstrap_servers());
+        let group = Group { name: "group".to_owned(), member: None };
+        let member = Member::join(&settings, &group, TOPIC).unwrap();
+        wait(&member);
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            drop(member);
+            sender.send(()).unwrap();
+        });
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(()), "the member does not leave");
     }
 }
