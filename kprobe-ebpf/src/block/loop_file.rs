@@ -40,7 +40,7 @@ const SECTOR_SHIFT: u64 = 9;
 /// Returns whether the disk of this number is a loop device.
 #[inline(always)]
 pub fn is_loop(disk: u32) -> bool {
-    disk >> 20 == LOOP_MAJOR
+    inode::major(disk) == LOOP_MAJOR
 }
 
 /// Writes the record of a bio that writes bytes of a loop device, or discards them if `writes` is 0. A
@@ -63,7 +63,7 @@ pub extern "C" fn emit_loop_range(bio: u64, span: u64, root: u64, writes: u64, n
         if file.is_null() || flags & DIRECT_IO != 0 {
             return 0;
         }
-        let inode = overlay::data_inode(file as u64, |base, offset| ProbeRead::read(base, offset)) as Pointer;
+        let inode = overlay::data_inode(file as u64) as Pointer;
         let sb: Pointer = ProbeRead::read(inode, offset!(inode_sb));
         let kind: Pointer = ProbeRead::read(sb, offset!(sb_type));
         let needs_disk = ProbeRead::read::<u32>(kind, offset!(fstype_flags)) & FS_REQUIRES_DEV != 0;

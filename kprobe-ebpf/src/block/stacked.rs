@@ -71,23 +71,19 @@ pub unsafe fn upper<R: KernelRead>(percpu: &mut PerCpuState, bio: Pointer, shape
     let (end_io, private): (Pointer, Pointer) =
         unsafe { (R::read(bio, offset!(bio_end_io)), R::read(bio, offset!(bio_private))) };
     let (end_io, private) = (percpu.address(end_io), percpu.address(private));
-    let found = match may_have_upper(end_io, in_syscall) {
+    let mut found = match may_have_upper(end_io, in_syscall) {
         true => find_upper(percpu.address(bio), end_io, private),
         false => 0,
     };
     if found == async_io::OF_UNKNOWN_KIOCB {
         let submits = shape & SyscallShape::SUBMITS_IOCBS != 0;
         percpu.naming.file = 0;
-        let found = if submits { submission_of_iocb(percpu.walk.now) } else { 0 };
+        found = if submits { submission_of_iocb(percpu.walk.now) } else { 0 };
         if percpu.naming.file != 0 {
             async_io::set_file_name(percpu.walk.bios as u32, name_file(percpu.slot() as u64));
         }
-        // Overlayfs gives the layer's file a kiocb of its own.
-        if found == 0 && !in_syscall && async_io::in_worker() {
-            return find_submission_of_worker(0);
-        }
-        return found;
     }
+    // Also for an unknown kiocb: overlayfs gives the layer's file one of its own.
     if found == 0 && !in_syscall && async_io::in_worker() {
         return find_submission_of_worker(0);
     }

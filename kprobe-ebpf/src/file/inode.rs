@@ -9,6 +9,14 @@ pub const S_IFMT: u16 = 0o170_000;
 pub const S_IFSOCK: u16 = 0o140_000;
 pub const S_IFREG: u16 = 0o100_000;
 pub const S_IFBLK: u16 = 0o060_000;
+pub const S_IFDIR: u16 = 0o040_000;
+
+/// Returns the major number of a `dev_t` of the kernel (include/linux/kdev_t.h). File systems without a device
+/// have 0.
+#[inline(always)]
+pub fn major(dev: u32) -> u32 {
+    dev >> 20
+}
 
 /// Reads the identity of an inode, which has no name of its own.
 ///

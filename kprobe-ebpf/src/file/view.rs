@@ -140,11 +140,9 @@ fn of_data(file: u64, (id, inode): (FileId, u64), file_type: u16, magic: u64) ->
     if magic != overlay::MAGIC {
         return (id, inode);
     }
-    match overlay::overlay_data_inode(file, inode, file_type as u64) {
-        0 => (id, inode),
-        // SAFETY: bpf_probe_read_kernel takes any address.
-        data => (unsafe { inode::identity::<ProbeRead>(data as Pointer) }, data),
-    }
+    let data = overlay::overlay_data_inode(file, inode, file_type as u64);
+    // SAFETY: bpf_probe_read_kernel takes any address.
+    (unsafe { inode::identity::<ProbeRead>(data as Pointer) }, data)
 }
 
 /// Returns the word at this offset of the structure whose head was read last. A field behind the

@@ -200,7 +200,7 @@ fn kind(task: Pointer, state: &TaskState, lock: u64, flags: u32) -> u32 {
     unsafe {
         if state.file != 0 {
             let own: u64 = ProbeRead::read(state.file as Pointer, offset!(file_inode));
-            let data = overlay::data_inode(state.file, |base, offset| ProbeRead::read(base, offset));
+            let data = overlay::data_inode(state.file);
             if lock == own + offset!(inode_lock) as u64 || lock == data + offset!(inode_lock) as u64 {
                 return WAIT_INODE;
             }
