@@ -53,12 +53,10 @@ impl ConsumerContext for Callbacks {
 /// refuses other answers than incremental ones in a cooperative group. Partitions that are accepted here are
 /// revoked by the close, and nothing is read from them.
 fn answer_at_leaving(consumer: &BaseConsumer<Callbacks>, assigned: bool, list: &TopicPartitionList) {
-    let is_cooperative = matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative);
     // All states are saved; an error would mean only that no partition is assigned.
-    let _ = match (assigned, is_cooperative) {
-        (true, true) => consumer.incremental_assign(list),
-        (true, false) => consumer.unassign(),
-        (false, _) => unassign(consumer, list),
+    let _ = match (assigned, consumer.rebalance_protocol()) {
+        (true, RebalanceProtocol::Cooperative) => consumer.incremental_assign(list),
+        _ => unassign(consumer, list),
     };
 }
 
