@@ -25,6 +25,7 @@ use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 
 use support::disk::Disk;
+use support::fio::asynchronous_reads;
 use support::gated_process::GatedProcess;
 use support::missed_ends::until_complete;
 use support::recording::{Recording, record};
@@ -313,17 +314,13 @@ fn the_latency_of_each_offset_is_within_that_of_fio() {
     ] {
         let disk = or_skip!(Disk::raw(DISK));
         let log = disk.file("fio");
-        let args = [
-            "fio --name=t --direct=1 --rw=randread --bs=4k --norandommap=0 --log_offset=1 --eta=never \
-             --clocksource=clock_gettime"
-                .to_owned(),
-            format!(
-                "--ioengine={engine} --iodepth={depth} --size={DISK} --filename={}",
-                disk.node().display()
-            ),
-            format!("--write_lat_log={} --output={}", log.display(), disk.file("fio.out").display()),
+        let more = [
+            "--log_offset=1".to_owned(),
+            "--clocksource=clock_gettime".to_owned(),
+            format!("--iodepth={depth}"),
+            format!("--write_lat_log={}", log.display()),
         ];
-        let args: Vec<String> = args.iter().flat_map(|part| part.split(' ')).map(str::to_owned).collect();
+        let args = asynchronous_reads(engine, disk.node(), DISK, &disk.file("fio.out"), &more);
         let recording = until_complete(|| {
             let mut process = GatedProcess::program(&args, &disk.file("program.out"));
             record(&TracerConfig::default(), &mut [&mut process])

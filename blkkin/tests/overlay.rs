@@ -23,6 +23,7 @@ use blkkin_wire::event::{Submitter, SyscallEvent};
 use blkkin_wire::page_origin::{PageOriginEvent, WriterEvidence};
 
 use support::disk::{Disk, sync};
+use support::fio::asynchronous_reads;
 use support::gated_process::GatedProcess;
 use support::missed_ends::until_complete;
 use support::overlay::Overlay;
@@ -96,9 +97,8 @@ fn a_file_has_the_path_of_the_mount_and_the_inode_of_the_layer_with_its_data() {
             .filter(|origin| origin.file.is_some_and(|file| (file.device, file.ino) == (disk.device(), ino)))
             .collect();
         for evidence in evidences {
-            let is_named =
-                |origin: &&&PageOriginEvent| origin.writers.iter().any(|writer| writer.evidence == *evidence);
-            assert!(origins.iter().any(|origin| is_named(&origin)), "{evidence:?}: {origins:#?}");
+            let mut writers = origins.iter().flat_map(|origin| &origin.writers);
+            assert!(writers.any(|writer| writer.evidence == *evidence), "{evidence:?}: {origins:#?}");
         }
     }
 }
@@ -113,13 +113,7 @@ fn requests_of_io_uring_have_the_bios_of_the_layer() {
     let file = overlay.merged.join("file");
     fs::write(&file, vec![b'f'; BLOCK * READS]).unwrap();
     sync(&disk.mount_point());
-    let args = format!(
-        "fio --name=t --ioengine=io_uring --direct=1 --rw=randread --bs=4k --norandommap=0 --size={} --eta=never --filename={} --output={}",
-        BLOCK * READS,
-        file.display(),
-        disk.file("fio.out").display()
-    );
-    let args: Vec<String> = args.split(' ').map(str::to_owned).collect();
+    let args = asynchronous_reads("io_uring", &file, (BLOCK * READS) as u64, &disk.file("fio.out"), &[]);
     let recording = until_complete(|| {
         let mut process = GatedProcess::program(&args, &disk.file("program.out"));
         record(&TracerConfig::default(), &mut [&mut process])

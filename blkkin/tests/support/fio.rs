@@ -78,3 +78,23 @@ impl Fio<'_> {
         }
     }
 }
+
+/// Returns the command line of direct random reads of 4 KiB by an asynchronous engine, each block of `size` bytes
+/// once, with one request at a time unless `more` has another depth.
+pub(crate) fn asynchronous_reads(
+    engine: &str,
+    target: &Path,
+    size: u64,
+    report: &Path,
+    more: &[String],
+) -> Vec<String> {
+    let fixed =
+        ["fio", "--name=t", "--direct=1", "--rw=randread", "--bs=4k", "--norandommap=0", "--eta=never"];
+    let chosen = [
+        format!("--ioengine={engine}"),
+        format!("--filename={}", target.display()),
+        format!("--size={size}"),
+        format!("--output={}", report.display()),
+    ];
+    fixed.map(str::to_owned).into_iter().chain(chosen).chain(more.iter().cloned()).collect()
+}
