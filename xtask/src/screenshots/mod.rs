@@ -3,9 +3,10 @@
 //!
 //! *Out*: `docs/zipkin-trace.png`, one durable write through all layers with the journal commit
 //! that it waited for; `docs/zipkin-dependencies.png`, the dependency graph;
-//! `docs/zipkin-writeback.png`, data of two programs in one bio; `docs/zipkin-nbd.png`, one request of an NBD server; `docs/zipkin-application.png`, one request of an application with
-//! its own spans. Times differ between runs, so no test compares the pictures. A person reviews
-//! them after each change of the spans.
+//! `docs/zipkin-writeback.png`, data of two programs in one bio; `docs/zipkin-nbd.png`, one request
+//! of an NBD server; `docs/zipkin-application.png`, one request of an application with its own
+//! spans. Times differ between runs, so no test compares the pictures. A person reviews them after
+//! each change of the spans.
 
 mod browser;
 
