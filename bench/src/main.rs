@@ -8,7 +8,7 @@
 //! [`frame`] makes and compares figures. `calls` and `harness` generate load and run a tracer in
 //! this process. [`BENCHES`] lists the benchmarks. `process` runs and measures child processes;
 //! `library` compiles C code. `proxy` and `zipkin` receive spans, which `posts` parses; `disk`
-//! makes block devices. [`blkkin_bench`] contains the stages that other programs measure too.
+//! makes block devices. [`blkkin_pipeline`] contains the stages that other programs measure too.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is what it is for")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-pub(crate) use blkkin_bench::aggregate::thread_time;
+pub(crate) use blkkin_pipeline::aggregate::thread_time;
 
 /// Interval of memory samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);

@@ -9,8 +9,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use blkkin_bench::aggregate;
-use blkkin_bench::pipeline::{self, Meter, Sizes, Stage};
+use blkkin_pipeline::aggregate;
+use blkkin_pipeline::stages::{self, Meter, Sizes, Stage};
 use blkkin_wire::event::LayerEvent;
 
 use crate::frame::{BenchReport, Figure, Goal, RoundPolicy, Rounds, Table};
@@ -52,11 +52,11 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let mut sizes = Sizes::default();
     let measure = |()| {
         let mut timer = Timer::default();
-        sizes = pipeline::run(calls, Stage::Encode, &mut timer);
+        sizes = stages::run(calls, Stage::Encode, &mut timer);
         // The join passes traces by reference. The later stages clone them, so the join's own time
         // is that of a run without them.
         let mut alone = Timer::default();
-        pipeline::run(calls, Stage::Join, &mut alone);
+        stages::run(calls, Stage::Join, &mut alone);
         timer.0[Stage::Join as usize] = alone.0[Stage::Join as usize];
         if sizes.traces != calls {
             bail!(
@@ -131,7 +131,7 @@ fn build_report(rounds: &[Times], sizes: &Sizes) -> BenchReport {
          one core in batches of {}; medians of {} rounds.",
         sizes.events,
         sizes.spans,
-        pipeline::BATCH,
+        stages::BATCH,
         rounds.len()
     );
     BenchReport { how, figures, tables: vec![table], ..BenchReport::default() }

@@ -20,6 +20,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod channel;
+#[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod recording;
 pub mod spool;

@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use aya::maps::loaded_maps;
 use blkkin_aggregator::join::{JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
-use blkkin_bench::pipeline::{batch, stage_decode_translate};
-use blkkin_bench::records::{Entries, STEP};
+use blkkin_pipeline::records::{Entries, STEP};
+use blkkin_pipeline::stages::{batch, stage_decode_translate};
 use blkkin_tracer::Filter;
 use blkkin_wire::clock::MonotonicNs;
 
@@ -52,7 +52,7 @@ fn join_memory(requests: u64) -> u64 {
     let mut entries = Entries::default();
     for n in 1..=requests {
         entries.add_open(n);
-        if entries.len() >= blkkin_bench::pipeline::BATCH || n == requests {
+        if entries.len() >= blkkin_pipeline::stages::BATCH || n == requests {
             apply(&entries, n + 1, &mut joiner);
             entries = Entries::default();
         }

@@ -1,7 +1,7 @@
 //! `bench callgrind`: instructions per system call and its block I/O, by stage, counted by
 //! valgrind. It is a gate of `cargo xtask test`.
 //!
-//! *In*: `blkkin-pipeline` (see bench/), built for release, over fixed input;
+//! *In*: `blkkin-pipeline` (bench/pipeline/), built for release, over fixed input;
 //! `bench/callgrind.json`, the counts of the last accepted change, with a ceiling and the reason of
 //! the last raise for each stage. *Out*: a table, and the stages that exceed the reference by more
 //! than [`REGRESSION_MAX`] per cent.
@@ -84,7 +84,7 @@ pub(crate) fn gate(workspace: &Workspace) -> Result<Gate> {
     }
     let reference = read(&path(workspace))?;
     let here = current_environment(workspace)?;
-    let counts = count(&super::build(workspace, "blkkin-bench", "blkkin-pipeline")?)?;
+    let counts = count(&super::build(workspace, "blkkin-pipeline", "blkkin-pipeline")?)?;
     let table = table(&counts, Some(&reference));
     if reference.made_with != here {
         let above = above_ceilings(&counts, &reference, OTHER_BUILD_MAX);
@@ -113,7 +113,7 @@ pub(crate) fn gate(workspace: &Workspace) -> Result<Gate> {
 /// Counts for `cargo xtask bench callgrind`. With a reason, the counts become the reference.
 pub(crate) fn run(workspace: &Workspace, accept: Option<&str>) -> Result<()> {
     setup::run(workspace, &[Purpose::Build, Purpose::Count])?;
-    let counts = count(&super::build(workspace, "blkkin-bench", "blkkin-pipeline")?)?;
+    let counts = count(&super::build(workspace, "blkkin-pipeline", "blkkin-pipeline")?)?;
     let path = path(workspace);
     let reference = read(&path)?;
     print!("{}", table(&counts, Some(&reference)));

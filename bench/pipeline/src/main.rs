@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use blkkin_bench::pipeline::{self, NoMeter, Stage};
+use blkkin_pipeline::stages::{self, NoMeter, Stage};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         eprintln!("usage: blkkin-pipeline CALLS {}", Stage::ALL.map(Stage::name).join("|"));
         return ExitCode::FAILURE;
     };
-    let sizes = pipeline::run(calls, last, &mut NoMeter);
+    let sizes = stages::run(calls, last, &mut NoMeter);
     println!(
         r#"{{"events":{},"traces":{},"spans":{},"ring_bytes":{},"json_bytes":{}}}"#,
         sizes.events, sizes.traces, sizes.spans, sizes.ring_bytes, sizes.json_bytes

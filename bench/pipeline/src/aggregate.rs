@@ -1,7 +1,7 @@
 //! Cost of the aggregator's first stage: decoded batches to encoded fragments, on one core.
 //!
 //! *In*: a number of system calls. *Out*: [`AggregateStats`]. *Invariant*: as in
-//! [`crate::pipeline`], the same input is the same work. Kafka I/O and decoding are not included;
+//! [`crate::stages`], the same input is the same work. Kafka I/O and decoding are not included;
 //! `wire` measures decoding.
 
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use blkkin_wire::fragment::{FragmentOrigin, Incarnation, StageId, TraceFragment}
 use blkkin_wire::stage::{Stage, StageOutput};
 use blkkin_wire::v1::FragmentWriter;
 
-use crate::pipeline::{BATCH, batch, stage_decode_translate};
 use crate::records::{Entries, STEP};
+use crate::stages::{BATCH, batch, stage_decode_translate};
 
 const PARTITIONS: u32 = 12;
 /// Spans per record, the aggregator's limit.
