@@ -2,17 +2,19 @@
 //!
 //! The host's stable rustc has no BPF core library, so another toolchain is used:
 //! `cargo xtask setup` finds or builds one and records its path in
-//! `target/toolchain/toolchain.json`. The child cargo must not inherit the settings of the outer one
-//! (flags, wrappers, target directory). It has one target directory for dev, release, test and
-//! clippy, which therefore share one build.
+//! `target/toolchain/toolchain.json`. The child cargo (`ebpf_build.rs`) has one target directory for
+//! dev, release, test and clippy, which therefore share one build.
 //!
 //! `BLKKIN_EBPF_OBJECT` names a prebuilt object, for machines without that toolchain.
 
+mod ebpf_build;
+
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+
+use ebpf_build::EbpfToolchain;
 
 const OBJECT: &str = "blkkin-probes";
 
@@ -28,6 +30,7 @@ fn main() -> Result<()> {
         println!("cargo::rerun-if-changed={}", Path::new(&ready).display());
         return copy(Path::new(&ready), &out);
     }
+    println!("cargo::rerun-if-changed=ebpf_build.rs");
     for input in ["kprobe-ebpf/src", "kprobe-ebpf/Cargo.toml", "kprobe-ebpf/Cargo.lock", "probe-abi/src"] {
         println!("cargo::rerun-if-changed={}", workspace.join(input).display());
     }
@@ -37,13 +40,7 @@ fn main() -> Result<()> {
     copy(&target.join("bpfel-unknown-none/release").join(OBJECT), &out)
 }
 
-struct Toolchain {
-    rustc: String,
-    linker: String,
-    library_path: Option<String>,
-}
-
-fn toolchain(workspace: &Path) -> Result<Toolchain> {
+fn toolchain(workspace: &Path) -> Result<EbpfToolchain> {
     let file = env::var_os("BLKKIN_TOOLCHAIN_JSON")
         .map_or_else(|| workspace.join("target/toolchain/toolchain.json"), PathBuf::from);
     println!("cargo::rerun-if-changed={}", file.display());
@@ -53,57 +50,20 @@ fn toolchain(workspace: &Path) -> Result<Toolchain> {
     let json: serde_json::Value = serde_json::from_slice(&text).with_context(|| {
         format!("{} was not written by `cargo xtask setup`; run it again", file.display())
     })?;
-    let word = |key: &str| json[key].as_str().map(str::to_owned);
+    let path = |key: &str| json[key].as_str().map(PathBuf::from);
     let missing = |key: &str| format!("{} has no `{key}`; run: cargo xtask setup", file.display());
-    Ok(Toolchain {
-        rustc: word("rustc").with_context(|| missing("rustc"))?,
-        linker: word("linker").with_context(|| missing("linker"))?,
-        library_path: word("library_path"),
+    Ok(EbpfToolchain {
+        rustc: path("rustc").with_context(|| missing("rustc"))?,
+        linker: path("linker").with_context(|| missing("linker"))?,
+        library_path: path("library_path"),
     })
 }
 
-fn build(workspace: &Path, target: &Path, toolchain: &Toolchain) -> Result<()> {
+fn build(workspace: &Path, target: &Path, toolchain: &EbpfToolchain) -> Result<()> {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").context("cargo sets CARGO_CFG_TARGET_ARCH")?;
-    let flags = [
-        format!("--cfg=bpf_target_arch=\"{arch}\""),
-        format!("-Clinker={}", toolchain.linker),
-        "-Cdebuginfo=2".to_owned(),
-        "-Clink-arg=--btf".to_owned(),
-    ];
-    let mut cargo = Command::new(env::var_os("CARGO").context("cargo sets CARGO")?);
-    cargo
-        .current_dir(workspace.join("kprobe-ebpf"))
-        .args([
-            "build",
-            "--locked",
-            "--release",
-            "--quiet",
-            "-Zbuild-std=core",
-            "--target=bpfel-unknown-none",
-        ])
-        .arg("--target-dir")
-        .arg(target)
-        .env("RUSTC", &toolchain.rustc)
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
-    // RUSTUP_TOOLCHAIN is kept: it selects the running cargo, not the compiler.
-    for inherited in [
-        "RUSTC_WRAPPER",
-        "RUSTC_WORKSPACE_WRAPPER",
-        "RUSTFLAGS",
-        // The units of an incremental build link to BTF that the kernel rejects.
-        "CARGO_INCREMENTAL",
-        "CARGO_BUILD_TARGET",
-        "CARGO_TARGET_DIR",
-        "CARGO_MAKEFLAGS",
-        "LD_LIBRARY_PATH",
-    ] {
-        cargo.env_remove(inherited);
-    }
-    if let Some(path) = &toolchain.library_path {
-        cargo.env("LD_LIBRARY_PATH", path);
-    }
-    let status = cargo.status().context("cargo cannot be started")?;
+    let cargo = env::var_os("CARGO").context("cargo sets CARGO")?;
+    let mut command = ebpf_build::command(&cargo, workspace, target, toolchain, &arch);
+    let status = command.status().context("cargo cannot be started")?;
     if !status.success() {
         bail!("the eBPF programs do not build ({status}); the messages are above");
     }

@@ -6,6 +6,8 @@
 //! commit could pass today and fail tomorrow, and fails without that network.
 
 mod cycles;
+#[path = "../../tracer/ebpf_build.rs"]
+mod ebpf_build;
 mod source;
 mod words;
 
@@ -19,6 +21,8 @@ use crate::shell;
 use crate::timing::Timings;
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
+
+use ebpf_build::EbpfToolchain;
 
 const DENY_VERSION: &str = "0.20.2";
 
@@ -38,7 +42,7 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -
         }),
         ("module cycles", &|| cycles::check(workspace.root(), &sources(workspace, &["rs"])?)),
         ("clippy", &|| clippy(workspace)),
-        ("the compiler's lints of kprobe-ebpf", &|| ebpf_check(workspace)),
+        ("the compiler's lints of kprobe-ebpf", &|| ebpf_warnings(workspace)),
         ("documentation", &|| documentation(workspace)),
         ("dependencies", &|| dependencies(workspace, advisories)),
     ];
@@ -94,31 +98,22 @@ fn ebpf_cargo(workspace: &Workspace) -> Command {
     command
 }
 
-/// Runs the compiler's own lints on kprobe-ebpf, for the BPF target: the programs contain BPF
-/// assembly, so a check for the host fails. The compiler with that target's core library has no
-/// clippy.
-fn ebpf_check(workspace: &Workspace) -> Result<()> {
-    let toolchain = Toolchain::recorded(workspace)?;
-    let flags = [format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH), "-Dwarnings".to_owned()];
-    let mut command = ebpf_cargo(workspace);
-    command
-        .args([
-            "check",
-            "--quiet",
-            "--locked",
-            "-Zbuild-std=core",
-            "--target=bpfel-unknown-none",
-            "--target-dir",
-        ])
-        .arg(workspace.root().join("target/ebpf-check"))
-        .env("RUSTC", &toolchain.rustc)
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-        .env_remove("LD_LIBRARY_PATH");
-    if let Some(path) = &toolchain.library_path {
-        command.env("LD_LIBRARY_PATH", path);
+/// Fails on a warning of the compiler in kprobe-ebpf. The build script of `blkkin-tracer` ran the same command, so
+/// cargo repeats what that build printed. The compiler with the BPF target's core library has no clippy.
+fn ebpf_warnings(workspace: &Workspace) -> Result<()> {
+    let Toolchain { rustc, linker, library_path } = Toolchain::recorded(workspace)?;
+    let toolchain = EbpfToolchain { rustc, linker, library_path };
+    let target_dir = workspace.root().join("target/ebpf");
+    let arch = std::env::consts::ARCH;
+    let cargo = workspace.cargo();
+    let output = ebpf_build::command(cargo.get_program(), workspace.root(), &target_dir, &toolchain, arch)
+        .output()
+        .context("cannot start cargo")?;
+    let printed = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() || !printed.trim().is_empty() {
+        bail!("the compiler of kprobe-ebpf ended with {} and printed:\n{printed}", output.status);
     }
-    shell::run(&mut command)
+    Ok(())
 }
 
 fn dependencies(workspace: &Workspace, advisories: bool) -> Result<()> {
