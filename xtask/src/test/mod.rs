@@ -12,6 +12,10 @@
 //! leave half of two CPUs idle or wait for a broker or a time limit. Tests that measure time, or count what the
 //! kernel side lost, run alone. What runs with others is reported after them.
 //!
+//! *Rejected*: guests on the CPUs that the system tests leave idle (SCHED_IDLE), and services together
+//! with quick tests. A guest that waits for a CPU for seconds does not start a tracer within the 60 s
+//! that its tests allow, and its kernel writes back by itself in the middle of a test.
+//!
 //! Cargo builds the test programs and this task runs them. So only programs that need root run as
 //! root, no file below `target/` belongs to root, and a program that hangs is killed. A skipped
 //! test fails the run unless [`skips`] allows it. The last line is always

@@ -6,7 +6,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::disk::{Attach, Disk};
-use super::suites::{BY_KIND, EVERYWHERE, FURTHER, SINCE_6_12, SINCE_6_12_BY_KIND, Suite, suite};
+use super::suites::{
+    BY_KIND, EVERYWHERE, FURTHER, ONCE_6_1, ONCE_6_12, SINCE_6_12, SINCE_6_12_BY_KIND, Suite, suite,
+};
 use crate::setup::Kernel;
 use crate::shell;
 use crate::test::TestProgram;
@@ -17,11 +19,9 @@ pub(crate) struct Guest {
     pub(super) kernel: &'static Kernel,
     /// Addition to the kernel's command line.
     pub(super) command_line: &'static str,
-    suites: &'static [Suite],
-    /// Suites that only this kernel supports.
-    kernel_specific: &'static [Suite],
+    suites: &'static [&'static [Suite]],
     /// Suites that only a full run includes.
-    full_only: &'static [Suite],
+    full_only: &'static [&'static [Suite]],
     /// Suites that a full run repeats with other attach kinds.
     by_attach: &'static [&'static [(Suite, &'static [Attach])]],
 }
@@ -41,26 +41,23 @@ pub(super) const GUESTS: &[Guest] = &[
         name: "6.12",
         kernel: &Kernel::LINUX_6_12,
         command_line: "",
-        suites: EVERYWHERE,
-        kernel_specific: SINCE_6_12,
-        full_only: FURTHER,
+        suites: &[EVERYWHERE, ONCE_6_12, SINCE_6_12],
+        full_only: &[ONCE_6_1, FURTHER],
         by_attach: &[BY_KIND, SINCE_6_12_BY_KIND],
     },
     Guest {
         name: "6.1",
         kernel: &Kernel::LINUX_6_1,
         command_line: "",
-        suites: EVERYWHERE,
-        kernel_specific: &[],
-        full_only: FURTHER,
+        suites: &[EVERYWHERE, ONCE_6_1],
+        full_only: &[ONCE_6_12, FURTHER],
         by_attach: &[BY_KIND],
     },
     Guest {
         name: "6.12-confidentiality",
         kernel: &Kernel::LINUX_6_12,
         command_line: "lockdown=confidentiality",
-        suites: &[suite("guest_lockdown", "", Disk::Loop)],
-        kernel_specific: &[],
+        suites: &[&[suite("guest_lockdown", "", Disk::Loop)]],
         full_only: &[],
         by_attach: &[],
     },
@@ -68,8 +65,7 @@ pub(super) const GUESTS: &[Guest] = &[
         name: "6.12-integrity",
         kernel: &Kernel::LINUX_6_12,
         command_line: "lockdown=integrity",
-        suites: &[suite("kernels", "doctor", Disk::Loop)],
-        kernel_specific: &[],
+        suites: &[&[suite("kernels", "doctor", Disk::Loop)]],
         full_only: &[],
         by_attach: &[],
     },
@@ -77,8 +73,7 @@ pub(super) const GUESTS: &[Guest] = &[
         name: "5.10",
         kernel: &Kernel::LINUX_5_10,
         command_line: "",
-        suites: &[suite("guest_too_old", "", Disk::Loop)],
-        kernel_specific: &[],
+        suites: &[&[suite("guest_too_old", "", Disk::Loop)]],
         full_only: &[],
         by_attach: &[],
     },
@@ -102,14 +97,8 @@ impl Guest {
             if depth == Depth::Full { (self.full_only, self.by_attach) } else { (&[][..], &[][..]) };
         let repeated = by_attach.iter().copied().flatten();
         let repeated = repeated.flat_map(|(suite, kinds)| kinds.iter().map(|kind| suite.with_attach(*kind)));
-        let all: Vec<Suite> = self
-            .suites
-            .iter()
-            .chain(self.kernel_specific)
-            .chain(full_only)
-            .copied()
-            .chain(repeated)
-            .collect();
+        let named = self.suites.iter().chain(full_only).copied().flatten().copied();
+        let all: Vec<Suite> = named.chain(repeated).collect();
         // A suite that is contained in another suite of the same program, or is there twice, is omitted.
         let mut suites: Vec<Suite> = Vec::new();
         for suite in all.iter().filter(|suite| suite.tests.is_empty() || !all.contains(&suite.whole())) {
@@ -154,4 +143,26 @@ pub(super) fn list() -> String {
         .iter()
         .map(|guest| format!("  {} {}", guest.name, guest.command_line).trim_end().to_owned() + "\n")
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_run_has_every_suite_in_each_kernel_and_a_short_run_in_one() {
+        let kernels = GUESTS.iter().filter(|guest| guest.by_attach.contains(&BY_KIND));
+        let kernels: Vec<_> = kernels.collect();
+        assert_eq!(kernels.len(), 2);
+        for suite in ONCE_6_1.iter().chain(ONCE_6_12) {
+            let with = |depth| {
+                kernels.iter().filter(move |kernel| {
+                    let suites = kernel.suites(depth);
+                    suites.contains(suite) || suites.contains(&suite.whole())
+                })
+            };
+            assert_eq!(with(Depth::Short).count(), 1, "{}", suite.name());
+            assert_eq!(with(Depth::Full).count(), 2, "{}", suite.name());
+        }
+    }
 }
