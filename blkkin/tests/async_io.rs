@@ -29,7 +29,9 @@ use support::fio::asynchronous_reads;
 use support::gated_process::GatedProcess;
 use support::missed_ends::until_complete;
 use support::recording::{Recording, record};
-use support::uring::{Mode, Submission, can_poll, read_log, read_without_completions, write_and_read};
+use support::uring::{
+    Mode, Submission, can_poll, discard, read_log, read_multishot, read_without_completions, write_and_read,
+};
 use support::{needs, or_skip};
 
 const DEPTH: u64 = 4;
@@ -262,6 +264,68 @@ fn polled_requests_are_known() {
 }
 
 /// Iocbs of libaio, one and several in a call: from the first bio to the end of the last one.
+/// Blocks that are discarded by the device's own command.
+const DISCARDS: u64 = 100;
+
+#[test]
+fn commands_of_a_device_have_their_bios() {
+    needs!("losetup");
+    let disk = or_skip!(Disk::raw(DISK));
+    match discard(disk.node(), 1) {
+        0 => {}
+        error if error == -libc::EOPNOTSUPP || error == -libc::EINVAL => {
+            support::skip!("this kernel has no discard by io_uring (Linux 6.12 and later)")
+        }
+        error => panic!("{error}"),
+    }
+    let before = discards(&disk);
+    let mut runs = 0;
+    let recording = until_complete(|| {
+        runs += 1;
+        let mut process = GatedProcess::new(|| discard(disk.node(), DISCARDS));
+        record(&TracerConfig::default(), &mut [&mut process])
+    });
+    assert_eq!(discards(&disk) - before, runs * DISCARDS, "the kernel's own count");
+    let events: HashMap<SpanId, &AsyncIoEvent> = recording.async_ios().map(|io| (io.span, io)).collect();
+    let numbers: HashSet<u64> = events.values().map(|io| io.user_data).collect();
+    assert_eq!((events.len() as u64, numbers), (DISCARDS, (0..DISCARDS).collect()));
+    for io in events.values() {
+        assert_eq!(io.operation().name, "io_uring uring_cmd");
+        assert_eq!((io.outcome, io.bios), (AsyncIoOutcome::Returned(0), 1), "{io:#?}");
+    }
+    let device = disk.device();
+    let bios: Vec<_> = recording.bios().filter(|bio| bio.device == device).collect();
+    assert_eq!(bios.len() as u64, DISCARDS);
+    for bio in bios {
+        let Submitter::Span(submitter) = bio.submitter else { panic!("{bio:#?}") };
+        let io = events[&submitter];
+        assert_eq!((bio.sector.0, bio.bytes), (8 * io.user_data, 4096), "{bio:#?} {io:#?}");
+        assert!(io.start <= bio.queue && bio.end <= io.end, "{bio:#?} {io:#?}");
+    }
+}
+
+/// Returns the discards that the device has completed: field 12 of its `stat`
+/// (Documentation/block/stat.rst).
+fn discards(disk: &Disk) -> u64 {
+    let stat = fs::read_to_string(format!("/sys/block/{}/stat", disk.name())).unwrap();
+    stat.split_ascii_whitespace().nth(11).unwrap().parse().unwrap()
+}
+
+/// The kernel reads again and again only from what can be polled (`io_read_mshot` in
+/// io_uring/rw.c), so no storage request is one of a multishot request.
+#[test]
+fn files_and_disks_have_no_multishot_requests() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8192).unwrap();
+    let answer = read_multishot(&file);
+    if answer == -libc::EINVAL {
+        support::skip!("this kernel has no multishot reads (Linux 6.7 and later)");
+    }
+    assert_eq!(answer, -libc::EBADFD);
+    let disk = or_skip!(Disk::raw(DISK));
+    assert_eq!(read_multishot(&fs::File::open(disk.node()).unwrap()), -libc::EBADFD);
+}
+
 #[test]
 fn iocbs_of_libaio_are_children_of_their_call() {
     const BYTES: usize = 4096;

@@ -112,7 +112,7 @@ pub const CONTEXTS_READ: u32 = 1;
 pub const CONTEXTS_KEEP_SAMPLED: u32 = 1 << 1;
 
 /// Maximum number of pointer steps.
-pub const POINTER_STEPS_MAX: usize = 10;
+pub const POINTER_STEPS_MAX: usize = 11;
 
 /// The step leads to a kiocb.
 pub const STEP_TO_KIOCB: u32 = 1;
@@ -168,7 +168,7 @@ pub struct PageCompletion {
     pub reserved: u32,
 }
 
-plain! { PointerStep = 24, PageCompletion = 16, Settings = 960 }
+plain! { PointerStep = 24, PageCompletion = 16, Settings = 984 }
 
 /// Entries of the system call table: the highest number that blkkin traces is 437 (openat2).
 pub const SYSCALL_NUMBERS: usize = 512;

@@ -224,3 +224,49 @@ pub(crate) fn read_without_completions(file: &File, count: u64) -> i32 {
     }
     0
 }
+
+/// `BLOCK_URING_CMD_DISCARD`, `_IO(0x12, 0)` (include/uapi/linux/blkdev.h, Linux 6.12).
+const DISCARD: u32 = 0x1200;
+
+/// Discards `count` blocks of a device by its own command, one a call; the number of a request is
+/// that of its block. Returns 0, the negative error of a command, or what failed.
+pub(crate) fn discard(node: &Path, count: u64) -> i32 {
+    let device = direct::open(node);
+    let Ok(mut ring) = IoUring::new(1) else { return 1 };
+    for block in 0..count {
+        // The kernel reads the length where `addr3` is: in the first eight bytes of the command.
+        let mut command = [0; 16];
+        command[..8].copy_from_slice(&(BLOCK as u64).to_ne_bytes());
+        let entry = opcode::UringCmd16::new(types::Fd(device.as_raw_fd()), DISCARD);
+        let entry = entry.cmd(command).addr(Some(block * BLOCK as u64)).build().user_data(block);
+        // SAFETY: the command has no memory.
+        if unsafe { ring.submission().push(&entry) }.is_err() || ring.submit_and_wait(1).is_err() {
+            return 2;
+        }
+        match ring.completion().next() {
+            Some(completion) if completion.result() == 0 => {}
+            Some(completion) => return completion.result(),
+            None => return 3,
+        }
+    }
+    0
+}
+
+/// Asks for a multishot read of a file. Returns the kernel's answer.
+pub(crate) fn read_multishot(file: &File) -> i32 {
+    let Ok(mut ring) = IoUring::new(1) else { return 1 };
+    let mut block = Block([0; BLOCK]);
+    let group = 1;
+    let provide = opcode::ProvideBuffers::new(block.0.as_mut_ptr(), BLOCK as i32, 1, group, 0).build();
+    let read = opcode::ReadMulti::new(types::Fd(file.as_raw_fd()), 0, group).build();
+    let mut result = 2;
+    for entry in [provide, read] {
+        // SAFETY: file and block outlive the requests.
+        if unsafe { ring.submission().push(&entry) }.is_err() || ring.submit_and_wait(1).is_err() {
+            return 3;
+        }
+        let Some(completion) = ring.completion().next() else { return 4 };
+        result = completion.result();
+    }
+    result
+}

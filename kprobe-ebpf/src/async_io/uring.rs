@@ -9,7 +9,8 @@
 //! request still owns its file.
 //!
 //! *Completions without a request*: io_uring_complete passes NULL for the intermediate entries of a
-//! multishot request. The request itself comes with its last entry.
+//! multishot request. The request itself comes with its last entry. Files and disks have none: they
+//! cannot be polled (io_read_mshot, io_uring/rw.c).
 //!
 //! *An end that is not seen*: a request that asked for no entry on success (IOSQE_CQE_SKIP_SUCCESS),
 //! and, since 6.2, one whose entry did not fit into the queue. When the kernel uses its memory for

@@ -12,6 +12,7 @@
 //! | `iomap_dio_bio_end_io` | fs/iomap/direct-io.c | `bi_private`, a `struct iomap_dio`, has the kiocb |
 //! | `blkdev_bio_end_io` | block/fops.c | `bi_private`, a `struct blkdev_dio`, has the kiocb |
 //! | `blkdev_bio_end_io_async` | block/fops.c | the bio is embedded in the `struct blkdev_dio` |
+//! | `bio_cmd_bio_end_io` (6.12 and later) | block/ioctl.c | `bi_private` is the `struct io_uring_cmd` of a device's command, which begins where its request does, as a kiocb (`struct io_cmd_data`) |
 //! | `clone_endio` | drivers/md/dm.c | the bio is embedded in a `struct dm_target_io`, whose `dm_io` has the original bio |
 //! | `crypt_endio` | drivers/md/dm-crypt.c | `bi_private`, a `struct dm_crypt_io`, has the clone passed to crypt |
 //! | `raid1_end_read_request`, `raid1_end_write_request` | drivers/md/raid1.c | `bi_private`, a `struct r1bio`, has the master bio |
@@ -48,6 +49,12 @@ const LAYOUTS: &[LayoutSpec] = &[
     to_kiocb("iomap_dio_bio_end_io", None, "iomap_dio.iocb"),
     to_kiocb("blkdev_bio_end_io", None, "blkdev_dio.iocb"),
     to_kiocb("blkdev_bio_end_io_async", Some("blkdev_dio.bio"), "blkdev_dio.iocb"),
+    LayoutSpec {
+        end_io: KernelSymbol { name: "bio_cmd_bio_end_io", module: None },
+        container: None,
+        pointers: [None, None],
+        to: STEP_TO_KIOCB,
+    },
     LayoutSpec {
         end_io: KernelSymbol { name: "clone_endio", module: Some("dm_mod") },
         container: Some("dm_target_io.clone"),
