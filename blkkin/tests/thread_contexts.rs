@@ -210,7 +210,9 @@ fn io_submitted_in_a_span_is_a_child_of_it_after_the_span_ended() {
         for trace in &recording.traces {
             let Root::Call(call) = &trace.root else { continue };
             if call.call.name() != submits || !is_submission(call) {
-                assert!(trace.requests.is_empty() || call.call.name() == "pread64", "{kind}: {call:#?}");
+                // The loader's reads of a library that left memory are of another device.
+                let of_disk = trace.requests.iter().any(|request| request.device == disk.device());
+                assert!(!of_disk || call.call.name() == "pread64", "{kind}: {call:#?}");
                 continue;
             }
             let span = call.context.as_ref().unwrap().span.0;
