@@ -6,7 +6,8 @@
 //! spans both times, and the one that the state machine alone computes from these events: no span
 //! is lost or duplicated. The same holds after Zipkin was killed and the exporters replayed.
 //!
-//! `cargo xtask soak` runs this with larger numbers: see [`SoakConfig`].
+//! `cargo xtask soak` runs this with larger numbers: see [`SoakConfig`]. `cargo xtask soak --endure 1h` runs
+//! [`soaking::endurance`] instead.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +36,7 @@ use soaking::node_recordings::NodeRecordings;
 use soaking::pipeline::{PARTITIONS, Pipeline, Victim};
 use soaking::rng::Rng;
 use soaking::span_multiset::SpanMultiset;
-use soaking::{live, span_multiset};
+use soaking::{endurance, live, span_multiset};
 use support::or_skip;
 use traces::TraceReader;
 use zipkin::Zipkin;
@@ -175,6 +176,10 @@ impl Soak {
 #[test]
 fn no_span_is_lost_or_duplicated_when_processes_are_killed() {
     let config = SoakConfig::from_environment();
+    if let Some(crowd) = std::env::var_os("BLKKIN_SOAK_CROWD") {
+        endurance::run(config.time, config.seed, crowd.as_ref());
+        return;
+    }
     let broker = or_skip!(Broker::start());
     let recordings_of_nodes = NodeRecordings::of(config.events);
     let expected_spans = recordings_of_nodes.expected();

@@ -3,18 +3,20 @@
 //!
 //! `blkkin/tests/soak.rs`, built for release, runs, kills and compares; this file only sets the
 //! amount. Each round has a seed, counted up from the first, and prints which process it kills
-//! when; `--seed` repeats it. The last two rounds use a tracer and a disk, and need root.
+//! when; `--seed` repeats it. The last two rounds use a tracer and a disk, and need root. `--endure`
+//! keeps one set of services instead, and shows the growth of their memory.
 
 use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::cargo_build;
 use crate::setup::{self, Purpose};
 use crate::shell;
+use crate::test::each_line;
 use crate::workspace::Workspace;
 
 /// Options of `cargo xtask soak`.
@@ -29,6 +31,9 @@ pub(crate) struct Options {
     /// Add rounds until this time has passed: 30m, 8h
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     time: Option<Duration>,
+    /// Keep one set of services for this long instead, and print their memory: 1h
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["events", "rounds", "time"])]
+    endure: Option<Duration>,
     /// Seed of the first round [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -36,7 +41,8 @@ pub(crate) struct Options {
 
 /// Builds the soak test and runs the rounds.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
-    setup::run(workspace, &[Purpose::Build, Purpose::Tests])?;
+    let daemons = options.endure.map(|_| Purpose::Daemons);
+    setup::run(workspace, &[Purpose::Build, Purpose::Tests].into_iter().chain(daemons).collect::<Vec<_>>())?;
     let program = build(workspace)?;
     let mut command = shell::privileged("env", "the rounds with a tracer and a disk")?;
     command.arg(format!("CARGO_MANIFEST_DIR={}", workspace.root().join("blkkin").display()));
@@ -45,16 +51,36 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
     let numbers = [
         ("EVENTS", Some(options.events)),
         ("ROUNDS", Some(options.rounds.into())),
-        ("SECONDS", options.time.map(|time| time.as_secs())),
+        ("SECONDS", options.endure.or(options.time).map(|time| time.as_secs())),
         ("SEED", options.seed),
     ];
     for (name, number) in numbers {
         command.args(number.map(|number| format!("BLKKIN_SOAK_{name}={number}")));
     }
+    if options.endure.is_some() {
+        let crowd = cargo_build::release(workspace, "blkkin-ust", "crowd", &["--example", "crowd"])?;
+        command.arg(format!("BLKKIN_SOAK_CROWD={}", crowd.display()));
+    }
     command.arg(program).args(["--nocapture", "--test-threads=1"]);
-    command.current_dir(workspace.root().join("blkkin")).stdin(Stdio::null());
-    shell::run(&mut command)?;
+    command.current_dir(workspace.root().join("blkkin"));
+    run_unskipped(command)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the test. One that reports that this machine lacks something has not soaked anything.
+fn run_unskipped(command: Command) -> Result<()> {
+    let mut skipped = None;
+    let status = each_line(command, |line| {
+        println!("{line}");
+        if let Some(why) = line.strip_prefix("skipped: ") {
+            skipped = Some(why.to_owned());
+        }
+    })?;
+    match skipped {
+        Some(why) => bail!("the soak test did not run: {why}"),
+        None if status.success() => Ok(()),
+        None => bail!("the soak test failed ({status})"),
+    }
 }
 
 fn build(workspace: &Workspace) -> Result<PathBuf> {

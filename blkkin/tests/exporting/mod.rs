@@ -93,20 +93,23 @@ impl Writer {
 /// Returns the expected number of each span, as Zipkin shows it.
 pub(crate) fn expected_spans(fragments: impl IntoIterator<Item = TraceFragment>) -> BTreeMap<String, usize> {
     let mut expected_spans = BTreeMap::new();
-    for TraceFragment { trace, mut spans, sampled, .. } in fragments {
-        if let (Some(sampled), Some(root)) = (sampled, spans.iter_mut().find(|span| span.parent.is_none())) {
-            assert_eq!(root.trace, trace);
-            let rule = TagValue::Text(sampled.rule.clone());
-            root.tags.push(("blkkin.sampled.rule".into(), rule));
-            root.tags.push(("blkkin.sampled.one_in".into(), TagValue::Number(sampled.one_in.into())));
-        }
-        for span in spans {
-            let mut bytes = Vec::new();
-            json::encode(&span, &mut bytes);
-            *expected_spans.entry(canonical(serde_json::from_slice(&bytes).unwrap())).or_default() += 1;
-        }
+    for span in fragments.into_iter().flat_map(exported) {
+        let mut bytes = Vec::new();
+        json::encode(&span, &mut bytes);
+        *expected_spans.entry(canonical(serde_json::from_slice(&bytes).unwrap())).or_default() += 1;
     }
     expected_spans
+}
+
+/// Returns the spans that an exporter makes of a fragment: the root has the reason of sampling.
+pub(crate) fn exported(fragment: TraceFragment) -> Vec<Span> {
+    let TraceFragment { trace, mut spans, sampled, .. } = fragment;
+    if let (Some(sampled), Some(root)) = (sampled, spans.iter_mut().find(|span| span.parent.is_none())) {
+        assert_eq!(root.trace, trace);
+        root.tags.push(("blkkin.sampled.rule".into(), TagValue::Text(sampled.rule)));
+        root.tags.push(("blkkin.sampled.one_in".into(), TagValue::Number(sampled.one_in.into())));
+    }
+    spans
 }
 
 /// Returns the number of each span.

@@ -14,15 +14,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
+use blkkin_aggregator::stage::sampling::SamplingRules;
 use blkkin_bus::kafka::{EVENTS, Settings};
 use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::fragment::Incarnation;
+use blkkin_wire::ids::Pid;
 use blkkin_wire::stage::{InputRecord, LogTime, Stage};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
+use super::node_recordings::NODES;
 use super::pipeline::{PARTITIONS, Pipeline, Victim};
 use super::rng::Rng;
 use super::span_multiset::{SpanMultiset, assert_in_zipkin};
@@ -37,7 +40,7 @@ use crate::zipkin::Zipkin;
 const VICTIMS: [Victim; 3] = [Victim::Aggregator, Victim::Exporter, Victim::Broker];
 /// Requests a second.
 const RATE: u32 = 300;
-const SECONDS: u32 = 30;
+const SECONDS: u64 = 30;
 /// The time without records of a node in the log after which its open traces are emitted as
 /// incomplete.
 const IDLE_AFTER: &str = "6s";
@@ -65,14 +68,17 @@ fn round(zipkin: &Zipkin, broker: Broker, disk: &Disk, seed: u64) {
     let args = ["agent", "--brokers", &brokers, "--device", disk.name(), "--metrics", "off"];
     let agent = Service::start(folder.path(), "agent", &args);
     agent.wait_for_output("tracing; events go to", TIME_LIMIT);
-    let mut load = fio(disk.node(), &folder.path().join("fio.json"));
+    let mut load = fio(disk.node(), &folder.path().join("fio.json"), SECONDS);
     let killed =
         pipeline.kill_repeatedly(&mut Rng::new(seed), &VICTIMS, |_| load.try_wait().unwrap().is_some());
     println!("live, seed {seed}: killed: {}", killed.join(", "));
     assert!(load.wait().unwrap().success());
     let (status, output) = agent.finish();
     assert_eq!(status, Some(0), "{output}");
-    let topic = wait_for_complete_topic(&mut pipeline);
+    let topic = wait_for_complete_topic(&mut pipeline, || {
+        let config = JoinStageConfig { idle_after: IDLE_AFTER_MS, ..JoinStageConfig::new(PARTITIONS) };
+        (config, SamplingRules::default())
+    });
     assert_in_zipkin(zipkin, &topic.expected, || format!("seed {seed}\n{output}\n{}", pipeline.output()));
     let stats = topic.balance(&output);
     let writes = requests(&folder.path().join("fio.json"));
@@ -91,12 +97,17 @@ fn round(zipkin: &Zipkin, broker: Broker, disk: &Disk, seed: u64) {
     pipeline.end();
 }
 
-/// Waits until no trace is open and everything is exported, and returns the topic.
-fn wait_for_complete_topic(pipeline: &mut Pipeline) -> Topic {
+/// Waits until no trace is open and everything is exported, and returns the topic, joined and
+/// sampled by these rules.
+pub(super) fn wait_for_complete_topic(
+    pipeline: &mut Pipeline,
+    rules: impl Fn() -> (JoinStageConfig, SamplingRules),
+) -> Topic {
+    pipeline.settle();
     let started = Instant::now();
     loop {
         pipeline.settle();
-        let topic = Topic::of(&pipeline.settings());
+        let topic = Topic::of(&pipeline.settings(), rules());
         if topic.pending == 0 {
             return topic;
         }
@@ -110,7 +121,8 @@ fn wait_for_complete_topic(pipeline: &mut Pipeline) -> Topic {
     }
 }
 
-fn fio(node: &Path, report: &Path) -> Child {
+/// Starts random writes at [`RATE`], for `seconds` seconds.
+pub(super) fn fio(node: &Path, report: &Path, seconds: u64) -> Child {
     let args = [
         "--name=soak".to_owned(),
         format!("--filename={}", node.display()),
@@ -118,8 +130,10 @@ fn fio(node: &Path, report: &Path) -> Child {
         "--bs=4k".to_owned(),
         "--direct=1".to_owned(),
         "--ioengine=psync".to_owned(),
+        // A forked job would outlive a killed fio.
+        "--thread".to_owned(),
         "--time_based".to_owned(),
-        format!("--runtime={SECONDS}"),
+        format!("--runtime={seconds}"),
         format!("--rate_iops={RATE}"),
         "--allow_file_create=0".to_owned(),
         "--output-format=json".to_owned(),
@@ -130,44 +144,48 @@ fn fio(node: &Path, report: &Path) -> Child {
 }
 
 /// Returns the number of writes in fio's report.
-fn requests(report: &Path) -> u64 {
+pub(super) fn requests(report: &Path) -> u64 {
     let text = std::fs::read_to_string(report).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
     json["jobs"][0]["write"]["total_ios"].as_u64().unwrap()
 }
 
-/// The events of the topic, and the spans that the join stage alone makes of them.
+/// The live agent's events in the topic, and the spans that the join stage alone makes of them.
 #[derive(Default)]
-struct Topic {
-    expected: SpanMultiset,
+pub(super) struct Topic {
+    pub(super) expected: SpanMultiset,
     /// Statistics of the last batch of the only source.
     stats: Option<SourceStats>,
     /// Calls, bios, requests, commits.
     kinds: [u64; 4],
-    events: u64,
-    calls: u64,
+    pub(super) events: u64,
+    pub(super) calls: u64,
+    /// Spans of each instrumented process.
+    pub(super) daemon_spans: HashMap<Pid, u64>,
     pending: u64,
 }
 
 impl Topic {
-    fn of(settings: &Settings) -> Topic {
-        let mut topic = Topic::default();
+    fn of(settings: &Settings, (config, rules): (JoinStageConfig, SamplingRules)) -> Topic {
+        let mut topic = Topic { expected: SpanMultiset::sampled_by(rules), ..Topic::default() };
         let mut sequences = HashMap::new();
-        let config = JoinStageConfig { idle_after: IDLE_AFTER_MS, ..JoinStageConfig::new(PARTITIONS) };
         for partition in 0..PARTITIONS as i32 {
             let mut stage = JoinStage::new(Incarnation(1), config.clone());
-            for (at, bytes) in records(settings, partition) {
-                stage.apply(InputRecord { at: Some(LogTime(at)), bytes: &bytes }, &mut topic.expected);
-                let batch = v1::decode(&bytes).unwrap().batch;
+            each_record(settings, partition, |at, bytes| {
+                if (1..=NODES as u128).contains(&v1::peek(bytes).unwrap().source.node.0) {
+                    return;
+                }
+                stage.apply(InputRecord { at: Some(LogTime(at)), bytes }, &mut topic.expected);
+                let batch = v1::decode(bytes).unwrap().batch;
                 if batch.source.is_none() {
-                    continue;
+                    return;
                 }
                 let next = sequences.entry(batch.source).or_insert(0);
                 assert_eq!(batch.sequence, *next, "the agent was not killed, so each batch occurs once");
                 *next += 1;
                 batch.events.iter().for_each(|event| topic.count(event));
                 topic.stats = Some(batch.stats);
-            }
+            });
             topic.pending += stage.pending();
         }
         assert_eq!(sequences.len(), 1);
@@ -185,12 +203,14 @@ impl Topic {
         };
         kinds.iter().for_each(|kind| self.kinds[*kind] += 1);
         self.events += 1;
-        if let LayerEvent::Syscall(call) = event {
-            self.calls += u64::from(call.call.name() == "pwrite64");
+        match event {
+            LayerEvent::Syscall(call) => self.calls += u64::from(call.call.name() == "pwrite64"),
+            LayerEvent::DaemonSpan(span) => *self.daemon_spans.entry(span.pid).or_default() += 1,
+            _ => {}
         }
     }
 
-    fn balance(&self, output: &str) -> &SourceStats {
+    pub(super) fn balance(&self, output: &str) -> &SourceStats {
         let stats = self.stats.as_ref().unwrap();
         let SourceStats { calls, bios, requests, commits, .. } = stats;
         for (counts, in_topic) in [calls, bios, requests, commits].into_iter().zip(self.kinds) {
@@ -202,8 +222,8 @@ impl Topic {
     }
 }
 
-/// Returns all records of a partition with their log times.
-fn records(settings: &Settings, partition: i32) -> Vec<(u64, Vec<u8>)> {
+/// Passes each record of a partition to `each`, with its log time.
+fn each_record(settings: &Settings, partition: i32, mut each: impl FnMut(u64, &[u8])) {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", &settings.brokers).set("group.id", "test-events");
     let consumer: BaseConsumer = config.create().unwrap();
@@ -211,16 +231,12 @@ fn records(settings: &Settings, partition: i32) -> Vec<(u64, Vec<u8>)> {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(EVENTS, partition, Offset::Beginning).unwrap();
     consumer.assign(&list).unwrap();
-    let (mut records, started) = (Vec::new(), Instant::now());
-    while (records.len() as i64) < end {
-        assert!(
-            started.elapsed() < TIME_LIMIT,
-            "{} of {end} records of partition {partition}",
-            records.len()
-        );
+    let (mut records, mut last) = (0, Instant::now());
+    while records < end {
+        assert!(last.elapsed() < TIME_LIMIT, "{records} of {end} records of partition {partition}");
         let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else { continue };
         let at = message.timestamp().to_millis().unwrap() as u64;
-        records.push((at, message.payload().unwrap_or_default().to_vec()));
+        each(at, message.payload().unwrap_or_default());
+        (records, last) = (records + 1, Instant::now());
     }
-    records
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
+use blkkin_aggregator::stage::sampling::SamplingRules;
 use blkkin_bus::recording::Recorder;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::fragment::Incarnation;
@@ -25,9 +26,15 @@ pub(crate) struct NodeRecordings {
 impl NodeRecordings {
     /// Generates at least `events` events.
     pub(crate) fn of(events: u64) -> NodeRecordings {
+        NodeRecordings::of_start(0, events)
+    }
+
+    /// Generates events of another start of each node's tracer.
+    pub(crate) fn of_start(start: u64, events: u64) -> NodeRecordings {
         // A call makes 2.05 events on average, and slightly more because some batches occur twice.
         let calls = (events * 100).div_ceil(NODES as u64 * 205) + 10;
-        let all: Vec<_> = (1..=NODES as u128).map(|node| synthetic_batches::batches(node, calls)).collect();
+        let all: Vec<_> =
+            (1..=NODES as u128).map(|node| synthetic_batches::batches_of_start(node, start, calls)).collect();
         let generated = all.iter().map(|batches| synthetic_batches::event_count(batches)).sum::<usize>();
         assert!(generated as u64 >= events, "{generated}");
         NodeRecordings { all, events: generated }
@@ -46,7 +53,12 @@ impl NodeRecordings {
 
     /// Returns the spans that the join stage alone makes of the batches, one node at a time.
     pub(crate) fn expected(&self) -> SpanMultiset {
-        let mut multiset = SpanMultiset::default();
+        self.expected_of(SamplingRules::default())
+    }
+
+    /// Returns the spans of the traces that the rules sample.
+    pub(crate) fn expected_of(&self, rules: SamplingRules) -> SpanMultiset {
+        let mut multiset = SpanMultiset::sampled_by(rules);
         for batches in &self.all {
             let mut stage = JoinStage::new(Incarnation(1), JoinStageConfig::new(PARTITIONS));
             for batch in batches {

@@ -34,6 +34,8 @@ pub(crate) struct Pipeline {
     pub(crate) agents: Vec<Service>,
     aggregators: Vec<Service>,
     exporters: Vec<Service>,
+    /// Aggregators and exporters that are never killed: the first ones of each.
+    spared: usize,
     time_limit: Duration,
     started: Instant,
 }
@@ -47,15 +49,29 @@ impl Pipeline {
         idle_after: &str,
         events: usize,
     ) -> Pipeline {
+        Pipeline::start_with(broker, folder, zipkin, &["--idle-after", idle_after], 0, events)
+    }
+
+    /// Starts all services except the agents, with these arguments of the aggregators. The first
+    /// `spared` aggregators and exporters will not be killed.
+    pub(crate) fn start_with(
+        broker: Broker,
+        folder: &Path,
+        zipkin: &str,
+        aggregator_args: &[&str],
+        spared: usize,
+        events: usize,
+    ) -> Pipeline {
         let time_limit = TIME_LIMIT + Duration::from_millis(events as u64 / 2);
         let to = format!("zipkin={zipkin}");
         let (folder, started) = (folder.to_owned(), Instant::now());
         let (agents, aggregators, exporters) = Default::default();
-        let mut all = Pipeline { broker, folder, to, agents, aggregators, exporters, time_limit, started };
+        let mut all =
+            Pipeline { broker, folder, to, agents, aggregators, exporters, spared, time_limit, started };
         for name in ["one", "two"] {
             let brokers = all.settings().brokers;
             let args = ["aggregator", "--brokers", &brokers, "--metrics", "off", "--save-every", "1s"];
-            let args = [&args[..], &["--idle-after", idle_after], instance(name)].concat();
+            let args = [&args[..], aggregator_args, all.instance(name)].concat();
             all.aggregators.push(Service::start(&all.folder, &format!("aggregator-{name}"), &args));
         }
         for aggregator in &all.aggregators {
@@ -69,7 +85,7 @@ impl Pipeline {
         for name in ["one", "two"] {
             let brokers = self.settings().brokers;
             let args = ["exporter", "--brokers", &brokers, "--to", &self.to];
-            let args = [&args[..], instance(name)].concat();
+            let args = [&args[..], self.instance(name)].concat();
             self.exporters.push(Service::start(&self.folder, &format!("exporter-{name}"), &args));
         }
     }
@@ -83,6 +99,31 @@ impl Pipeline {
             args.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
             self.agents.push(Service::start(&self.folder, &format!("agent-{n}"), &args));
         }
+    }
+
+    /// Returns the arguments for an instance name. One service of each kind that is killed has a static
+    /// name and rejoins under it; the other rejoins as a new member. A member with a static name may
+    /// be fenced when the broker is killed, also one that is not killed itself (docs/kafka.md).
+    fn instance(&self, name: &str) -> &'static [&'static str] {
+        match (name, self.spared) {
+            ("one", 0) => &["--instance", "one"],
+            ("two", 1..) => &["--instance", "two"],
+            _ => &[],
+        }
+    }
+
+    /// Removes agents that have ended.
+    pub(crate) fn forget_agents(&mut self) {
+        assert!(self.agents_ended());
+        self.agents.clear();
+    }
+
+    /// Returns the aggregators and exporters that are never killed, by name.
+    pub(crate) fn spared(&self) -> impl Iterator<Item = (String, &Service)> {
+        let kinds = [("aggregator", &self.aggregators), ("exporter", &self.exporters)];
+        kinds.into_iter().flat_map(|(kind, services)| {
+            (1..).zip(&services[..self.spared]).map(move |(n, service)| (format!("{kind} {n}"), service))
+        })
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -102,6 +143,17 @@ impl Pipeline {
         &mut self,
         rng: &mut Rng,
         victims: &[Victim],
+        finished: impl FnMut(&mut Pipeline) -> bool,
+    ) -> Vec<String> {
+        self.kill_in_intervals(rng, victims, BETWEEN, finished)
+    }
+
+    /// Kills services like [`Pipeline::kill_repeatedly`], with pauses of at most `between`.
+    pub(crate) fn kill_in_intervals(
+        &mut self,
+        rng: &mut Rng,
+        victims: &[Victim],
+        between: Duration,
         mut finished: impl FnMut(&mut Pipeline) -> bool,
     ) -> Vec<String> {
         let (mut killed, mut deck) = (Vec::new(), victims.to_vec());
@@ -116,7 +168,7 @@ impl Pipeline {
                 rng.shuffle(&mut deck);
             }
             self.wait_for_progress(&mut finished);
-            std::thread::sleep(rng.duration(BETWEEN));
+            std::thread::sleep(rng.duration(between));
             let victim = deck.pop().unwrap();
             if let Some(name) = self.kill(victim, rng) {
                 killed.push(format!("{name} at {:.1} s", self.started.elapsed().as_secs_f64()));
@@ -141,7 +193,8 @@ impl Pipeline {
             Victim::Aggregator => &mut self.aggregators,
             Victim::Exporter => &mut self.exporters,
         };
-        let n = rng.below(services.len());
+        let spared = if victim == Victim::Agent { 0 } else { self.spared };
+        let n = spared + rng.below(services.len() - spared);
         let name = format!("{victim:?} {}", n + 1).to_lowercase();
         services[n].kill().then(|| {
             services[n].restart();
@@ -222,12 +275,6 @@ impl Pipeline {
             run.code == Some(0)
         });
     }
-}
-
-/// Returns the arguments for an instance name. One service of each kind has a static name and
-/// rejoins under it; the other rejoins as a new member.
-fn instance(name: &str) -> &'static [&'static str] {
-    if name == "one" { &["--instance", "one"] } else { &[] }
 }
 
 fn end(services: &mut Vec<Service>) -> String {

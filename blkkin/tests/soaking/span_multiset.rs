@@ -1,23 +1,26 @@
 //! A compact multiset of spans for millions of spans: for each span, as Zipkin shows it, a hash,
 //! its number of occurrences and its trace.
 //!
-//! *In*: fragments of a stage, or Zipkin's responses. *Out*: whether two multisets are equal, and
+//! *In*: fragments of a stage, of which sampling rules keep some, or Zipkin's responses. *Out*: whether two multisets are equal, and
 //! otherwise the traces that differ.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
+use blkkin_aggregator::stage::sampling::SamplingRules;
 use blkkin_wire::fragment::TraceFragment;
 use blkkin_wire::stage::StageOutput;
 use blkkin_zipkin_export::json;
 use serde_json::Value;
 
-use crate::exporting::canonical;
+use crate::exporting::{canonical, exported};
 use crate::zipkin::Zipkin;
 
 /// Time span of a query in µs: 1,500 traces of three nodes that make 100 calls a second each.
 const WINDOW_US: u64 = 5_000_000;
+/// Time between two periods in µs. Recordings of nodes are of 2023, live events of today.
+const APART_US: u64 = 86_400_000_000;
 /// Limit for spans to appear after Zipkin has acknowledged them.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// Limit of traces in a response, which is never reached.
@@ -26,16 +29,49 @@ const LIMIT: usize = 1_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpanMultiset {
     spans: HashMap<u64, (u32, String)>,
+    /// Fragments of a stage, before sampling.
     pub(crate) fragments: u64,
-    /// Begin of the first and of the last span, in µs since the Unix epoch.
-    times: Option<(u64, u64)>,
+    /// Rules by which fragments are sampled.
+    rules: SamplingRules,
+    /// Begins of the first and of the last span of each period, in µs since the Unix epoch. Spans of
+    /// one period are less than [`APART_US`] apart.
+    periods: Vec<(u64, u64)>,
 }
 
 impl SpanMultiset {
+    /// Returns an empty multiset for fragments that the rules sample by the trace's id.
+    pub(crate) fn sampled_by(rules: SamplingRules) -> SpanMultiset {
+        SpanMultiset { rules, ..SpanMultiset::default() }
+    }
+
+    /// Adds all spans of another multiset.
+    pub(crate) fn extend(&mut self, other: SpanMultiset) {
+        for (hash, (times, trace)) in other.spans {
+            self.spans.entry(hash).or_insert((0, trace)).0 += times;
+        }
+        self.fragments += other.fragments;
+        for (first, last) in other.periods {
+            self.widen(first);
+            self.widen(last);
+        }
+    }
+
+    /// Widens the period that is near this time, or begins one.
+    fn widen(&mut self, at: u64) {
+        let near = |(first, last): &&mut (u64, u64)| {
+            (first.saturating_sub(APART_US)..last.saturating_add(APART_US)).contains(&at)
+        };
+        match self.periods.iter_mut().find(near) {
+            Some((first, last)) => (*first, *last) = ((*first).min(at), (*last).max(at)),
+            None => {
+                self.periods.push((at, at));
+                self.periods.sort_unstable();
+            }
+        }
+    }
+
     fn add(&mut self, span: Value) {
-        let at = span["timestamp"].as_u64().unwrap();
-        let (first, last) = self.times.unwrap_or((at, at));
-        self.times = Some((first.min(at), last.max(at)));
+        self.widen(span["timestamp"].as_u64().unwrap());
         let trace = span["traceId"].as_str().unwrap().to_owned();
         let mut hasher = DefaultHasher::new();
         canonical(span).hash(&mut hasher);
@@ -51,7 +87,6 @@ impl SpanMultiset {
     /// are read too.
     pub(crate) fn in_zipkin(zipkin: &Zipkin, expected: &SpanMultiset) -> SpanMultiset {
         let mut all = HashMap::<String, Value>::new();
-        let (first, last) = expected.times.unwrap_or((1_000, 1_000));
         let mut query = |from: u64, to: u64| {
             // In ms, with both ends included: a trace may be in two responses, and is complete in
             // each.
@@ -64,11 +99,15 @@ impl SpanMultiset {
                 all.insert(trace[0]["traceId"].as_str().unwrap().to_owned(), trace);
             }
         };
-        query(0, first.saturating_sub(1));
-        let mut from = first;
-        while from <= last {
-            query(from, from + WINDOW_US);
-            from += WINDOW_US;
+        let mut from = 0;
+        for &(first, last) in &expected.periods {
+            assert!(from < first, "periods are days apart");
+            query(from, first - 1);
+            from = first;
+            while from <= last {
+                query(from, from + WINDOW_US);
+                from += WINDOW_US;
+            }
         }
         query(from, from + 100 * 365 * 86_400 * 1_000_000);
         let mut multiset = SpanMultiset::default();
@@ -111,9 +150,11 @@ pub(crate) fn assert_in_zipkin(
     expected: &SpanMultiset,
     context: impl Fn() -> String,
 ) -> SpanMultiset {
-    let started = Instant::now();
+    let mut started = None;
     loop {
         let found = SpanMultiset::in_zipkin(zipkin, expected);
+        // From the end of the first pass on: with many spans a pass takes longer than the limit.
+        let started = *started.get_or_insert_with(Instant::now);
         match expected.difference(&found) {
             None => return found,
             Some(difference) if started.elapsed() > TIME_LIMIT => panic!("{difference}\n{}", context()),
@@ -124,13 +165,15 @@ pub(crate) fn assert_in_zipkin(
 
 /// Fragments of a stage, translated and encoded as for Zipkin.
 impl StageOutput for SpanMultiset {
-    fn fragment(&mut self, _: u32, _: u64, piece: TraceFragment) {
+    fn fragment(&mut self, _: u32, _: u64, mut piece: TraceFragment) {
         self.fragments += 1;
-        assert!(piece.sampled.is_none(), "all are sampled");
+        assert!(piece.sampled.is_none(), "the stage after this one samples");
+        let Some(reason) = self.rules.sample_by_ratio(piece.trace) else { return };
+        piece.sampled = self.rules.annotation(reason);
         let mut bytes = Vec::new();
-        for span in &piece.spans {
+        for span in exported(piece) {
             bytes.clear();
-            json::encode(span, &mut bytes);
+            json::encode(&span, &mut bytes);
             self.add(serde_json::from_slice(&bytes).unwrap());
         }
     }

@@ -25,11 +25,18 @@ const FILE: FileId = FileId { device: DISK, ino: 12, generation: 1, name: NameId
 
 /// Returns all batches of a node in order, some of them twice. The last watermark states that no
 /// more events follow.
+#[allow(dead_code, reason = "the soak test has starts")]
 pub(crate) fn batches(node: u128, calls: u64) -> Vec<EventBatch> {
-    let source = Source { node: NodeId(node), boot: BootId(7), epoch: StartEpoch(node as u64 + 1) };
+    batches_of_start(node, 0, calls)
+}
+
+/// Returns the batches of a start of the node's tracer. Starts differ in their ids.
+pub(crate) fn batches_of_start(node: u128, start: u64, calls: u64) -> Vec<EventBatch> {
+    let epoch = StartEpoch((start << 8) + node as u64 + 1);
+    let source = Source { node: NodeId(node), boot: BootId(7), epoch };
     let (mut events, mut late) = (metadata(), Vec::new());
     for n in 1..=calls {
-        call(node as u64, n, &mut events, &mut late);
+        call((start << 8) + node as u64, n, &mut events, &mut late);
     }
     // A stable sort: records that the kernel wrote at one time keep their order.
     events.sort_by_key(LayerEvent::time);
