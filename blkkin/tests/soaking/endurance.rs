@@ -209,7 +209,7 @@ struct Program {
     dies_at: Option<Instant>,
 }
 
-/// Programs that have ended by themselves, with the spans that each counted, and the number of killed ones.
+/// Programs that ended normally, with the spans that each counted, and the number of killed ones.
 #[derive(Default)]
 struct Programs {
     /// Sums of each process id, with the number of programs that had it: the kernel uses ids again.

@@ -14,7 +14,7 @@
 //!
 //! *Rejected*: guests on the CPUs that the system tests leave idle (SCHED_IDLE), and services together
 //! with quick tests. A guest that waits for a CPU for seconds does not start a tracer within the 60 s
-//! that its tests allow, and its kernel writes back by itself in the middle of a test.
+//! that its tests allow, and its kernel's periodic write-back starts in the middle of a test.
 //!
 //! Cargo builds the test programs and this task runs them. So only programs that need root run as
 //! root, no file below `target/` belongs to root, and a program that hangs is killed. A skipped

@@ -153,6 +153,18 @@ impl Stream {
             self.process(event, sink);
         }
         self.expire(self.watermark, sink);
+        if self.watermark == MonotonicNs(u64::MAX) && self.open.len() == 0 {
+            self.release();
+        }
+    }
+
+    /// Releases memory of a source that has marked its end: no call of it that could refer to a commit
+    /// or a merged request follows. Names, and the roots of incomplete traces, stay for late parts.
+    fn release(&mut self) {
+        self.open = OpenTraces::new();
+        self.scratch_trace = empty_trace();
+        self.commits = Commits::new(self.config.commit_grace, self.config.commits_max);
+        self.merged_requests = GenerationalCache::new(MERGED_REQUESTS_MAX);
     }
 
     pub(super) fn finish(&mut self, sink: &mut StatsSink<'_>) {
