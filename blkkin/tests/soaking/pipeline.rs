@@ -103,7 +103,7 @@ impl Pipeline {
 
     /// Returns the arguments for an instance name. One service of each kind has a static name and
     /// rejoins under it; the other rejoins as a new member. Not where services are spared: the broker
-    /// may fence a static member again and again, and a service manager would start it anew.
+    /// may fence a static member again and again, and a service manager would start it again.
     fn instance(&self, name: &str) -> &'static [&'static str] {
         if name == "one" && self.spared == 0 { &["--instance", "one"] } else { &[] }
     }
