@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     let target =
         out.ancestors().nth(4).context("OUT_DIR is four levels below the target directory")?.join("ebpf");
     build(&workspace, &target, &toolchain(&workspace)?)?;
-    copy(&target.join("bpfel-unknown-none/release").join(OBJECT), &out)
+    copy(&target.join(ebpf_build::TARGET).join("release").join(OBJECT), &out)
 }
 
 fn toolchain(workspace: &Path) -> Result<EbpfToolchain> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The BPF target of both little-endian machines that blkkin supports.
-const TARGET: &str = "bpfel-unknown-none";
+pub(crate) const TARGET: &str = "bpfel-unknown-none";
 
 /// The compiler with the BPF target's library source, and its linker.
 pub(crate) struct EbpfToolchain {

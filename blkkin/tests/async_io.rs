@@ -24,7 +24,7 @@ use blkkin_wire::async_io::{AsyncDescriptor, AsyncIoEvent, AsyncIoOutcome};
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 
-use support::disk::Disk;
+use support::disk::{Disk, stat_columns};
 use support::fio::asynchronous_reads;
 use support::gated_process::GatedProcess;
 use support::missed_ends::until_complete;
@@ -263,7 +263,6 @@ fn polled_requests_are_known() {
     assert!(recording.async_ios().all(AsyncIoEvent::is_polled));
 }
 
-/// Iocbs of libaio, one and several in a call: from the first bio to the end of the last one.
 /// Blocks that are discarded by the device's own command.
 const DISCARDS: u64 = 100;
 
@@ -304,11 +303,9 @@ fn commands_of_a_device_have_their_bios() {
     }
 }
 
-/// Returns the discards that the device has completed: field 12 of its `stat`
-/// (Documentation/block/stat.rst).
+/// Returns the number of discards that the device has completed, by its own count.
 fn discards(disk: &Disk) -> u64 {
-    let stat = fs::read_to_string(format!("/sys/block/{}/stat", disk.name())).unwrap();
-    stat.split_ascii_whitespace().nth(11).unwrap().parse().unwrap()
+    stat_columns(disk.name())[11]
 }
 
 /// The kernel reads again and again only from what can be polled (`io_read_mshot` in
@@ -326,6 +323,7 @@ fn files_and_disks_have_no_multishot_requests() {
     assert_eq!(read_multishot(&fs::File::open(disk.node()).unwrap()), -libc::EBADFD);
 }
 
+/// Iocbs of libaio, one and several in a call: from the first bio to the end of the last one.
 #[test]
 fn iocbs_of_libaio_are_children_of_their_call() {
     const BYTES: usize = 4096;

@@ -27,7 +27,7 @@ use blkkin_wire::event::FaultEvent;
 
 use support::context::Programs;
 use support::context::recorded_program::record_with_output;
-use support::disk::Disk;
+use support::disk::{Disk, stat_columns};
 use support::gated_process::GatedProcess;
 use support::mapping::{
     Access, Barrier, MappingProgram, PAGE, Witness, cold_file, major_faults, make_cold, map,
@@ -347,6 +347,5 @@ fn assert_device(recording: &Recording, disk: &Disk, counted: u64) {
 
 /// Returns the bytes that the device has read, by its own count.
 fn read_bytes(disk: &Disk) -> u64 {
-    let stat = fs::read_to_string(format!("/sys/block/{}/stat", disk.name())).unwrap();
-    stat.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap() * 512
+    stat_columns(disk.name())[2] * 512
 }

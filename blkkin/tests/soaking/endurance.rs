@@ -47,7 +47,7 @@ const IDLE_AFTER: &str = "10m";
 const IDLE_AFTER_MS: u64 = 600_000;
 /// Room in Zipkin: 7,800 sampled spans of the three nodes each minute, and those of the live agent.
 const SPANS_A_MINUTE: u32 = 20_000;
-/// Growth of a service's memory that a second sample may have in any case.
+/// Growth that is allowed in addition to half of the memory after 10 minutes.
 const SLACK_KIB: u64 = 32 * 1024;
 /// Instrumented programs at a time; every fifth is killed.
 const PROGRAMS: usize = 5;

@@ -1,8 +1,8 @@
 //! A compact multiset of spans for millions of spans: for each span, as Zipkin shows it, a hash,
 //! its number of occurrences and its trace.
 //!
-//! *In*: fragments of a stage, of which sampling rules keep some, or Zipkin's responses. *Out*: whether two multisets are equal, and
-//! otherwise the traces that differ.
+//! *In*: fragments of a stage, of which sampling rules keep some, or Zipkin's responses. *Out*:
+//! whether two multisets are equal, and otherwise the traces that differ.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -270,10 +270,15 @@ pub(crate) struct Statistics {
     pub(crate) sectors: u64,
 }
 
+/// Reads the columns of a device's `stat` (Documentation/block/stat.rst).
+pub(crate) fn stat_columns(name: &str) -> Vec<u64> {
+    let text = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+    text.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
 /// Reads the kernel's counts of the device of this name.
 pub(crate) fn statistics(name: &str) -> Statistics {
-    let text = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
-    let columns: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let columns = stat_columns(name);
     // Documentation/block/stat.rst: reads, writes and discards, each with requests first and
     // sectors third.
     let sum = |offset: usize| [0, 4, 11].map(|group| columns[group + offset]).iter().sum();
