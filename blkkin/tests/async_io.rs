@@ -16,6 +16,8 @@ mod support;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
+use std::sync::Arc;
+use std::thread;
 
 use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::Root;
@@ -27,7 +29,7 @@ use blkkin_wire::ids::SpanId;
 use support::disk::{Disk, stat_columns};
 use support::fio::asynchronous_reads;
 use support::gated_process::GatedProcess;
-use support::missed_ends::until_complete;
+use support::missed_ends::{RUNS_MAX, until_complete};
 use support::recording::{Recording, record};
 use support::uring::{
     Mode, Submission, can_poll, discard, read_log, read_multishot, read_without_completions, write_and_read,
@@ -269,38 +271,86 @@ const DISCARDS: u64 = 100;
 #[test]
 fn commands_of_a_device_have_their_bios() {
     needs!("losetup");
-    let disk = or_skip!(Disk::raw(DISK));
+    let disk = or_skip!(disk_with_commands());
+    let refused = check_commands(&disk);
+    println!("{refused} bios refused");
+}
+
+/// The kernel freezes the queue for each change of its length. A bio that must not wait for it ends
+/// at once, and a worker submits the command again.
+#[test]
+fn a_command_that_would_block_has_the_bio_of_each_attempt() {
+    needs!("losetup");
+    let disk = or_skip!(disk_with_commands());
+    let length = format!("/sys/block/{}/queue/nr_requests", disk.name());
+    // The thread ends with this test, also if it panics.
+    let test = Arc::new(());
+    let running = Arc::downgrade(&test);
+    let changes = thread::spawn(move || {
+        for turn in (0_u32..).take_while(|_| running.strong_count() > 0) {
+            fs::write(&length, (64 + turn % 2).to_string()).unwrap();
+        }
+    });
+    let refused = (0..RUNS_MAX).map(|_| check_commands(&disk)).find(|refused| *refused > 0);
+    drop(test);
+    changes.join().unwrap();
+    println!("{refused:?} bios refused");
+    assert!(refused.is_some(), "no bio was refused in {RUNS_MAX} runs");
+}
+
+/// Returns a disk, or why no command can discard its blocks.
+fn disk_with_commands() -> Result<Disk, String> {
+    let disk = Disk::raw(DISK)?;
     match discard(disk.node(), 1) {
-        0 => {}
+        0 => Ok(disk),
         error if error == -libc::EOPNOTSUPP || error == -libc::EINVAL => {
-            support::skip!("this kernel has no discard by io_uring (Linux 6.12 and later)")
+            Err("this kernel has no discard by io_uring (Linux 6.12 and later)".to_owned())
         }
         error => panic!("{error}"),
     }
-    let before = discards(&disk);
+}
+
+/// Asserts that each command has one bio that the device executed, and before it those that were
+/// refused because they would have blocked. Returns the number of the refused.
+fn check_commands(disk: &Disk) -> usize {
+    let before = discards(disk);
     let mut runs = 0;
     let recording = until_complete(|| {
         runs += 1;
         let mut process = GatedProcess::new(|| discard(disk.node(), DISCARDS));
         record(&TracerConfig::default(), &mut [&mut process])
     });
-    assert_eq!(discards(&disk) - before, runs * DISCARDS, "the kernel's own count");
+    assert_eq!(discards(disk) - before, runs * DISCARDS, "the kernel's own count");
     let events: HashMap<SpanId, &AsyncIoEvent> = recording.async_ios().map(|io| (io.span, io)).collect();
     let numbers: HashSet<u64> = events.values().map(|io| io.user_data).collect();
     assert_eq!((events.len() as u64, numbers), (DISCARDS, (0..DISCARDS).collect()));
     for io in events.values() {
         assert_eq!(io.operation().name, "io_uring uring_cmd");
-        assert_eq!((io.outcome, io.bios), (AsyncIoOutcome::Returned(0), 1), "{io:#?}");
+        assert_eq!(io.outcome, AsyncIoOutcome::Returned(0), "{io:#?}");
     }
     let device = disk.device();
-    let bios: Vec<_> = recording.bios().filter(|bio| bio.device == device).collect();
-    assert_eq!(bios.len() as u64, DISCARDS);
-    for bio in bios {
+    let mut counts: HashMap<SpanId, [u32; 2]> = HashMap::new();
+    for bio in recording.bios().filter(|bio| bio.device == device) {
         let Submitter::Span(submitter) = bio.submitter else { panic!("{bio:#?}") };
         let io = events[&submitter];
+        let [executed, refused] = counts.entry(submitter).or_default();
+        match bio.status.name() {
+            "ok" => *executed += 1,
+            "would block" => *refused += 1,
+            _ => panic!("{bio:#?}"),
+        }
+        // A worker waits where the call must not.
+        let by_worker = io.queued.is_some_and(|queued| queued <= bio.queue);
+        assert_eq!(bio.request.is_some(), bio.status.is_ok(), "{bio:#?}");
+        assert!(!by_worker || bio.status.is_ok(), "{bio:#?} {io:#?}");
         assert_eq!((bio.sector.0, bio.bytes), (8 * io.user_data, 4096), "{bio:#?} {io:#?}");
         assert!(io.start <= bio.queue && bio.end <= io.end, "{bio:#?} {io:#?}");
     }
+    for io in events.values() {
+        let [executed, refused] = counts[&io.span];
+        assert_eq!((executed, executed + refused), (1, io.bios), "{io:#?}");
+    }
+    counts.values().map(|[_, refused]| *refused as usize).sum()
 }
 
 /// Returns the number of discards that the device has completed, by its own count.

@@ -48,13 +48,13 @@ fn each_write_on_ext4_has_the_path_of_its_moment() {
 #[test]
 fn each_write_on_xfs_has_the_path_of_its_moment() {
     needs!("losetup", "mkfs.xfs");
-    check_moves(&or_skip!(Disk::formatted(320 << 20, "xfs", &["-q", "-f"])), 2, Mover::Writer);
+    check_moves(&or_skip!(Disk::with_file_system(320 << 20, "xfs")), 2, Mover::Writer);
 }
 
 #[test]
 fn each_write_on_btrfs_has_the_path_of_its_moment() {
     needs!("losetup", "mkfs.btrfs");
-    check_moves(&or_skip!(Disk::formatted(256 << 20, "btrfs", &["-q", "-f"])), 3, Mover::Writer);
+    check_moves(&or_skip!(Disk::with_file_system(256 << 20, "btrfs")), 3, Mover::Writer);
 }
 
 #[test]
