@@ -26,6 +26,7 @@ use std::sync::Arc;
 use crate::attach::attach_point::{AttachPoint, Attached};
 use crate::attach::attach_probe::{AttachAttempt, AttachResult, ProbeAttempts};
 use crate::attach::layout::{self, KernelTypes};
+use crate::attach::modules::UnreadModules;
 use crate::attach::page_completions::{self, BTRFS_DIRECT};
 use crate::attach::perf_link::PerfLink;
 use crate::attach::probes::{
@@ -86,6 +87,7 @@ pub struct Tracer {
     pub(crate) contexts: Option<(TlsSlots, ContextConfig)>,
     /// Block operation numbers of this kernel.
     pub(crate) operations: ReqOpTable,
+    unread_modules: UnreadModules,
     pub(crate) attached: Vec<Attached>,
     /// Attached USDT probes.
     pub(crate) usdt_links: Vec<PerfLink>,
@@ -234,6 +236,7 @@ impl Tracer {
         let task_marks = task_marks(&ebpf)?;
         let (attached, probe_reports) = (Vec::new(), Vec::new());
         let operations = types.operations.clone();
+        let unread_modules = types.unread_modules.clone();
         let progress = None;
         Ok(Tracer {
             source,
@@ -245,6 +248,7 @@ impl Tracer {
             tables,
             contexts,
             operations,
+            unread_modules,
             attached,
             usdt_links: Vec::new(),
             pending_usdt: None,
@@ -291,6 +295,11 @@ impl Tracer {
     /// Returns the NBD counters, if NBD is traced.
     pub fn nbd_stats(&self) -> Option<NbdStatsHandle> {
         self.nbd_handle.clone()
+    }
+
+    /// Returns the modules whose structures are unknown.
+    pub fn unread_modules(&self) -> UnreadModules {
+        self.unread_modules.clone()
     }
 
     /// Returns the bytes of each device by cause.

@@ -30,6 +30,7 @@ use std::thread::{Builder, JoinHandle};
 use blkkin_aggregator::join::JoinStats;
 use blkkin_bus::{CAPACITY_DEFAULT, ChannelStats, channel};
 use blkkin_report::{Progress, Report};
+use blkkin_tracer::attach::modules::{UnreadModules, loaded_too_late};
 use blkkin_tracer::{Detail, StopSignal, TraceScope, TraceSummary, Tracer, TracerError};
 use blkkin_wire::batch::SourceStats;
 use blkkin_zipkin_export::Exporter;
@@ -84,7 +85,7 @@ pub(crate) struct RunOutcome {
     pub(crate) live_processes: Option<usize>,
     /// The delivery of the spans, for each destination.
     pub(crate) deliveries: Vec<DeliveryReport>,
-    /// Summary lines of LTTng, USDT and NBD sources.
+    /// Modules that were loaded too late, and summary lines of LTTng, USDT and NBD sources.
     pub(crate) source_notes: Vec<String>,
     /// NBD messages that are known to be missing, with `--nbd`.
     pub(crate) nbd_lost: u64,
@@ -101,6 +102,7 @@ pub(crate) struct Pipeline {
     join: JoinHandle<join::JoinOutcome>,
     sources: RunningSources,
     disk_counts: DiskCounter,
+    unread_modules: UnreadModules,
 }
 
 impl Pipeline {
@@ -122,9 +124,9 @@ impl Pipeline {
             let ended = ExitNotifier(control);
             join::join(subscription, plan, &watched, |status| ended.report_status(status))
         })?;
-        let drain_stop = stop.clone();
+        let (drain_stop, unread_modules) = (stop.clone(), tracer.unread_modules());
         let drain = drain.run(move || tracer.run(publisher, drain_stop));
-        Ok(Pipeline { stop, progress_snapshot, servers, drain, join, sources, disk_counts })
+        Ok(Pipeline { stop, progress_snapshot, servers, drain, join, sources, disk_counts, unread_modules })
     }
 
     /// Asks the drain thread to empty the rings and end.
@@ -158,7 +160,10 @@ impl Pipeline {
             Err(error) => (joined.last, Some(error)),
         };
         Ok(RunOutcome {
-            source_notes: notes,
+            source_notes: loaded_too_late(&self.unread_modules.loaded_since())
+                .into_iter()
+                .chain(notes)
+                .collect(),
             usdt_stats: usdt,
             nbd_lost,
             report: joined.report,

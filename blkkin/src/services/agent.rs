@@ -139,6 +139,7 @@ fn serve(
         source_metrics,
         tracer.nbd_stats(),
         Explained::start(tracer.device_bytes(), devices),
+        tracer.unread_modules(),
     ));
     let _metrics = Endpoint::start(
         args.service.metrics,

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use blkkin_probe_abi::layout::{ABSENT, Layout};
 
 use crate::attach::btf::Btf;
+use crate::attach::modules::{self, UnreadModules};
 use crate::attach::probes::{ASYNC_PROBES, AttachKind, FAULT_PROBES, Hook, Need, PROBES, Probe};
 use crate::attach::req_op::{self, ReqOpTable};
 use crate::attach::stacked_layouts::{self, PointerPath};
@@ -17,12 +18,6 @@ use crate::error::TracerError;
 
 /// Path of the kernel's BTF.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
-/// Folder of the BTF of the kernel and its modules.
-const BTF_DIR: &str = "/sys/kernel/btf";
-
-/// Modules with fields of [`FIELDS`] or [`stacked_layouts`], where they are not built in.
-const MODULES: &[&str] =
-    &["ext4", "jbd2", "xfs", "btrfs", "overlay", "loop", "dm_mod", "dm_crypt", "md_mod", "raid1", "raid10"];
 
 /// Fields: the name in [`Layout`], and the spellings as `struct.member.member`.
 const FIELDS: &[(&str, &[&str])] = &[
@@ -243,6 +238,8 @@ pub struct KernelTypes {
     pub(crate) operations: ReqOpTable,
     /// Pointer paths from bios to what they were issued for.
     pub(crate) paths: Vec<PointerPath>,
+    /// Modules that were not loaded.
+    pub(crate) unread_modules: UnreadModules,
     /// Tracepoints of [`PROBES`], [`FAULT_PROBES`] and [`ASYNC_PROBES`] that the kernel has. Those of
     /// modules are not included.
     tracepoints: HashSet<&'static str>,
@@ -318,8 +315,7 @@ pub fn resolve() -> Result<KernelTypes, TracerError> {
     let is_wanted = |name: &str| wanted.contains(name) || name.starts_with(TRACEPOINT);
     let btf = Btf::parse(&bytes, is_wanted)
         .ok_or_else(|| TracerError::NoBtf { reason: "it cannot be parsed".to_owned() })?;
-    let files: Vec<Vec<u8>> =
-        MODULES.iter().filter_map(|module| std::fs::read(format!("{BTF_DIR}/{module}")).ok()).collect();
+    let (files, unread_modules) = modules::read();
     let modules: Vec<Btf<'_>> =
         files.iter().filter_map(|bytes| btf.parse_module(bytes, |name| wanted.contains(name))).collect();
     let probes = PROBES.iter().chain(FAULT_PROBES).chain(ASYNC_PROBES);
@@ -329,7 +325,7 @@ pub fn resolve() -> Result<KernelTypes, TracerError> {
     let edges = stacked_layouts::resolve(&btf, &modules);
     let layout = Layout { loop_kiocb: edges.loop_kiocb, ..layout(&btf, &modules) };
     let operations = ReqOpTable::from_btf(&btf);
-    Ok(KernelTypes { layout, tracepoints, functions, paths: edges.paths, operations })
+    Ok(KernelTypes { layout, tracepoints, functions, paths: edges.paths, operations, unread_modules })
 }
 
 fn layout(btf: &Btf<'_>, modules: &[Btf<'_>]) -> Layout {

@@ -9,6 +9,7 @@ pub mod tracepoint_equivalents;
 mod btf;
 pub mod kernel;
 pub mod layout;
+pub mod modules;
 pub(crate) mod page_completions;
 pub mod req_op;
 mod stacked_layouts;

@@ -137,6 +137,8 @@ disk() {
 }
 
 mounts
+# The services' own endpoints; there is no other network.
+$b ip link set lo up
 modules
 exec < /dev/null > /dev/ttyS1 2>&1
 while read -r disk kind executable tests; do

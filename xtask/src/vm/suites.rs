@@ -86,6 +86,7 @@ pub(super) const ONCE_6_12: &[Suite] = &[
     suite("guest_devices", "flakey", Disk::Flakey),
     suite("guest_devices", "discard", Disk::Scsi),
     suite("thread_contexts", "submitted", Disk::Loop),
+    suite("guest_modules", "", Disk::Loop),
 ];
 
 /// Suites for features that Debian's 6.12 has and its 6.1 lacks.

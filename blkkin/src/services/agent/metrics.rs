@@ -10,6 +10,7 @@ use std::time::Duration;
 use blkkin_bus::ChannelStats;
 use blkkin_bus::kafka::{DeliveryStats, EVENTS};
 use blkkin_bus::spool::SpoolStats;
+use blkkin_tracer::attach::modules::{UnreadModules, loaded_too_late};
 use blkkin_tracer::enrich::nbd::NbdStatsHandle;
 use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::crash_report::CrashedRun;
@@ -37,6 +38,7 @@ pub(crate) struct AgentMetrics {
     /// Counters of NBD client requests, with `--nbd`.
     nbd: Option<NbdStatsHandle>,
     explained: Mutex<Explained>,
+    unread_modules: UnreadModules,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -59,10 +61,21 @@ impl AgentMetrics {
         (lttng, usdt): (Option<LttngMetrics>, Option<usdt::UsdtMetrics>),
         nbd: Option<NbdStatsHandle>,
         explained: Explained,
+        unread_modules: UnreadModules,
     ) -> AgentMetrics {
         let (snapshot, cluster_wait) = Default::default();
         let (heartbeat, explained) = (Heartbeat::new(), explained.into());
-        AgentMetrics { snapshot, heartbeat, stall_timeout, lttng, usdt, cluster_wait, nbd, explained }
+        AgentMetrics {
+            snapshot,
+            heartbeat,
+            stall_timeout,
+            lttng,
+            usdt,
+            cluster_wait,
+            nbd,
+            explained,
+            unread_modules,
+        }
     }
 
     /// Takes over the counters that a batch carries, and records a beat.
@@ -189,6 +202,11 @@ impl ServiceStatus for AgentMetrics {
         ];
         families
             .extend(spool.map(|counts| families::of_spool(&counts, spool_failures)).into_iter().flatten());
+        families.push(gauge(
+            "kernel_modules_unread",
+            "Kernel modules that were loaded after tracing began, whose structures are unknown",
+            self.unread_modules.loaded_since().len() as u64,
+        ));
         families.extend(self.explained().metric_families());
         families.extend(families::of_contexts(&stats));
         families.extend(families::of_resources(&stats));
@@ -211,7 +229,8 @@ impl ServiceStatus for AgentMetrics {
         let searching = self.cluster_wait.get().and_then(ClusterWait::status);
         let outage =
             || self.snapshot().outage.as_ref().map(|outage| format!("{EVENTS} is unreachable {outage}"));
-        searching.or_else(outage).into_iter().chain(self.explained().notes()).collect()
+        let modules = loaded_too_late(&self.unread_modules.loaded_since());
+        searching.or_else(outage).into_iter().chain(modules).chain(self.explained().notes()).collect()
     }
 }
 
@@ -229,7 +248,7 @@ mod tests {
 
     fn new(stall_timeout: Duration) -> AgentMetrics {
         let explained = Explained::start(DeviceBytesHandle::default(), Vec::new());
-        AgentMetrics::new(stall_timeout, (None, None), None, explained)
+        AgentMetrics::new(stall_timeout, (None, None), None, explained, UnreadModules::default())
     }
 
     #[test]
