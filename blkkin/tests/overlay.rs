@@ -13,10 +13,10 @@
 mod common;
 mod support;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{Submitter, SyscallEvent};
@@ -65,8 +65,8 @@ fn a_file_has_the_path_of_the_mount_and_the_inode_of_the_layer_with_its_data() {
     let config = TracerConfig { dirty_pages: true, ..TracerConfig::default() };
     let recording = record(&config, &mut [&mut process]);
     recording.assert_calls_complete();
-    let [lower, upper, new] = ["lower/file", "upper/file", "upper/new"]
-        .map(|name| fs::metadata(disk.mount_point().join(name)).unwrap().ino());
+    let [lower, upper, new] =
+        [overlay.lower.join("file"), overlay.upper.join("file"), overlay.upper.join("new")].map(ino);
     assert_ne!(lower, upper);
     for (call, offset, ino, name) in [
         ("pread64", 1, lower, "file"),
@@ -103,6 +103,76 @@ fn a_file_has_the_path_of_the_mount_and_the_inode_of_the_layer_with_its_data() {
     }
 }
 
+/// With the option `metacopy` a change of attributes copies no data. podman mounts so.
+#[test]
+fn a_copy_of_the_attributes_alone_leads_to_the_inode_with_the_data() {
+    needs!("losetup", "mkfs.ext4", "mount");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let overlay = or_skip!(Overlay::mount_with(&disk, ",metacopy=on"));
+    fs::write(overlay.lower.join("file"), vec![b'l'; BLOCK * BLOCKS]).unwrap();
+    sync(&disk.mount_point());
+    let (path, copy) = (overlay.merged.join("file"), overlay.upper.join("file"));
+    let mut process = GatedProcess::new(|| {
+        let early = File::open(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        // A copy of the attributes alone has no block of data.
+        if fs::metadata(&copy).unwrap().blocks() * 512 >= (BLOCK * BLOCKS) as u64 {
+            return 1;
+        }
+        read(&early, 1);
+        read(&File::open(&path).unwrap(), 2);
+        let writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        writer.write_all_at(&[b'u'; 3], 3).unwrap();
+        read(&early, 4);
+        0
+    });
+    let recording = record(&TracerConfig::default(), &mut [&mut process]);
+    let [lower, upper] = [overlay.lower.join("file"), copy].map(ino);
+    assert_ne!(lower, upper);
+    for (call, offset, ino) in
+        [("pread64", 1, lower), ("pread64", 2, lower), ("pwrite64", 3, upper), ("pread64", 4, upper)]
+    {
+        let (found, shown) = call_at(&recording, call, offset);
+        let file = found.file.unwrap().file;
+        assert_eq!((file.device, file.ino), (disk.device(), ino), "{call} at {offset}: {found:#?}");
+        assert_eq!(Path::new(&shown), path, "{call} at {offset}");
+    }
+}
+
+/// The kernel allows one overlayfs below another: a container's storage in a container.
+#[test]
+fn a_file_of_an_overlayfs_below_another_has_the_inode_with_its_data() {
+    needs!("losetup", "mkfs.ext4", "mount");
+    let disk = or_skip!(Disk::ext4(DISK));
+    let below = or_skip!(Overlay::mount(&disk));
+    for name in ["lowest", "copied"] {
+        fs::write(below.lower.join(name), vec![b'l'; BLOCK * BLOCKS]).unwrap();
+    }
+    fs::write(below.merged.join("copied"), vec![b'u'; BLOCK * BLOCKS]).unwrap();
+    let overlay = or_skip!(below.mount_above(&disk));
+    sync(&disk.mount_point());
+    let path = |name: &str| overlay.merged.join(name);
+    let mut process = GatedProcess::new(|| {
+        read(&File::open(path("lowest")).unwrap(), 1);
+        read(&File::open(path("copied")).unwrap(), 2);
+        let writer = OpenOptions::new().write(true).open(path("lowest")).unwrap();
+        writer.write_all_at(&[b'w'; 3], 3).unwrap();
+        0
+    });
+    let recording = record(&TracerConfig::default(), &mut [&mut process]);
+    let expected = [
+        ("pread64", 1, below.lower.join("lowest"), "lowest"),
+        ("pread64", 2, below.upper.join("copied"), "copied"),
+        ("pwrite64", 3, overlay.upper.join("lowest"), "lowest"),
+    ];
+    for (call, offset, of_layer, name) in expected {
+        let (found, shown) = call_at(&recording, call, offset);
+        let file = found.file.unwrap().file;
+        assert_eq!((file.device, file.ino), (disk.device(), ino(of_layer)), "{call} at {offset}: {found:#?}");
+        assert_eq!(Path::new(&shown), path(name), "{call} at {offset}");
+    }
+}
+
 /// Overlayfs reads from the layer with a kiocb of its own. fio has one request at a time.
 #[test]
 fn requests_of_io_uring_have_the_bios_of_the_layer() {
@@ -135,6 +205,10 @@ fn call_at<'a>(recording: &'a Recording, name: &str, offset: u64) -> (&'a Syscal
     let mut calls = calls.filter(|(call, _)| call.call.name() == name && call.args[3] == offset);
     let (call, trace) = calls.next().unwrap_or_else(|| panic!("no {name} at {offset}"));
     (call, trace.names.file.as_ref().map(|file| file.shown_path().to_string()).unwrap_or_default())
+}
+
+fn ino(path: PathBuf) -> u64 {
+    fs::metadata(path).unwrap().ino()
 }
 
 fn read(file: &File, offset: u64) {

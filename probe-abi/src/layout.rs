@@ -67,7 +67,9 @@ layout! {
     /// struct super_block, file_system_type
     sb_dev, sb_type, sb_magic, fstype_name, fstype_flags,
     /// struct ovl_inode around struct inode, with its dentry on the upper layer; struct ovl_file
-    overlay_vfs_inode, overlay_upper, overlay_real_file,
+    overlay_vfs_inode, overlay_upper, overlay_flags, overlay_real_file,
+    /// bit of OVL_UPPERDATA in `ovl_inode.flags`: a number, not an offset
+    overlay_upper_data_bit,
     /// struct dentry
     dentry_parent, dentry_name, dentry_inode, dentry_seq, dentry_hashed,
     /// struct vfsmount inside struct mount, and fields of struct mount

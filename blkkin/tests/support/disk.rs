@@ -305,8 +305,10 @@ fn remove_leftovers() {
 fn remove(folder: &Path) {
     let mount_point = folder.join("mnt");
     unmount(&folder.join(UPPER_MOUNT));
-    detach(&mount_point.join(MERGED).join(UPPER));
-    unmount(&mount_point.join(MERGED));
+    for merged in MERGED.into_iter().rev() {
+        detach(&mount_point.join(merged).join(UPPER));
+        unmount(&mount_point.join(merged));
+    }
     detach(&mount_point.join(UPPER));
     unmount(&mount_point);
     detach(&folder.join("disk.img"));

@@ -190,6 +190,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("aio_file", &["aio_kiocb.ki_filp"]),
     ("overlay_vfs_inode", &["ovl_inode.vfs_inode"]),
     ("overlay_upper", &["ovl_inode.__upperdentry"]),
+    ("overlay_flags", &["ovl_inode.flags"]),
     ("overlay_real_file", &["ovl_file.realfile"]),
     ("ext4_vfs_inode", &["ext4_inode_info.vfs_inode"]),
     ("ext4_sync_tid", &["ext4_inode_info.i_sync_tid"]),
@@ -201,6 +202,9 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("loop_offset", &["loop_device.lo_offset"]),
     ("loop_flags", &["loop_device.lo_flags"]),
 ];
+
+/// Enum of the bits of `ovl_inode.flags`, and the bit of a file whose data is on the upper layer.
+const OVERLAY_UPPER_DATA: (&str, &str) = ("ovl_inode_flag", "OVL_UPPERDATA");
 
 /// Enum of the bits of `rq_flags`, and its enumerator for RQF_FLUSH_SEQ. 6.11 made the flags an
 /// enum (5f89154e8e9e, "block: Use enum to define RQF_x bit indexes"), at first an unnamed one.
@@ -308,7 +312,7 @@ pub fn resolve() -> Result<KernelTypes, TracerError> {
         .iter()
         .flat_map(|(_, spellings)| *spellings)
         .filter_map(|spelling| Some(spelling.split_once('.')?.0))
-        .chain([FLUSH_SEQUENCE.0, FOLIO_HEAD.0, req_op::REQ_OP_ENUM])
+        .chain([FLUSH_SEQUENCE.0, FOLIO_HEAD.0, OVERLAY_UPPER_DATA.0, req_op::REQ_OP_ENUM])
         .chain(stacked_layouts::struct_names())
         .chain(tracepoint_equivalents::function_names())
         .collect();
@@ -338,6 +342,9 @@ fn layout(btf: &Btf<'_>, modules: &[Btf<'_>]) -> Layout {
             *field = offset;
         }
     }
+    let (flags, upper_data) = OVERLAY_UPPER_DATA;
+    let of_overlay = [btf].into_iter().chain(modules).find_map(|types| types.value(flags, upper_data));
+    layout.overlay_upper_data_bit = of_overlay.unwrap_or(ABSENT);
     layout.op_driver_in = btf.value(req_op::REQ_OP_ENUM, req_op::DRIVER_IN).unwrap_or(ABSENT);
     layout.fq_running_bit = btf.bit_offset(FLUSH_RUNNING).unwrap_or(ABSENT);
     layout.task_in_user_fault_bit = btf.bit_offset(IN_USER_FAULT).unwrap_or(ABSENT);
