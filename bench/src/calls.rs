@@ -1,4 +1,4 @@
-//! System calls whose cost is measured: the cheapest for each kind of argument.
+//! System calls whose cost is measured: the cheapest for each kind of argument and file.
 //!
 //! A measurement is the median of many short chunks. A chunk is 1,000 calls, about 0.3 ms, so that
 //! an interrupt or another task on the CPU affects a few chunks and not the figure. Bursts of
@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Calls per chunk.
@@ -31,6 +32,8 @@ pub(crate) enum Call {
     Lseek,
     /// `pread64(fd, buffer, 1, 0)` on tmpfs: like lseek, with real work.
     Pread,
+    /// `pread64(fd, buffer, 1, 0)` on overlayfs over tmpfs: the file is looked up in the layers.
+    PreadOverlay,
     /// `pread64(fd, buffer, 4096, 0)` on tmpfs: a typical read.
     PreadPage,
     /// `readlinkat(AT_FDCWD, "/nonexistent", …)`: with a path.
@@ -39,8 +42,16 @@ pub(crate) enum Call {
 
 impl Call {
     /// Every variant.
-    pub(crate) const ALL: [Call; 7] =
-        [Call::Getppid, Call::Msync, Call::Fcntl, Call::Lseek, Call::Pread, Call::PreadPage, Call::Readlink];
+    pub(crate) const ALL: [Call; 8] = [
+        Call::Getppid,
+        Call::Msync,
+        Call::Fcntl,
+        Call::Lseek,
+        Call::Pread,
+        Call::PreadOverlay,
+        Call::PreadPage,
+        Call::Readlink,
+    ];
 
     /// Returns the name on the command line.
     pub(crate) fn name(self) -> &'static str {
@@ -50,6 +61,7 @@ impl Call {
             Call::Fcntl => "fcntl",
             Call::Lseek => "lseek",
             Call::Pread => "pread64",
+            Call::PreadOverlay => "pread64-overlay",
             Call::PreadPage => "pread64-4k",
             Call::Readlink => "readlinkat",
         }
@@ -63,6 +75,7 @@ impl Call {
             Call::Fcntl => "fcntl(fd, F_GETFL)",
             Call::Lseek => "lseek(fd, 0, SEEK_CUR)",
             Call::Pread => "pread64(fd, 1 B) on tmpfs",
+            Call::PreadOverlay => "pread64(fd, 1 B) on overlayfs",
             Call::PreadPage => "pread64(fd, 4 KiB) on tmpfs",
             Call::Readlink => "readlinkat(missing path)",
         }
@@ -89,7 +102,7 @@ impl Call {
                 Call::Msync => libc::syscall(libc::SYS_msync, 0, 0, 0),
                 Call::Fcntl => libc::syscall(libc::SYS_fcntl, fd, c_long::from(libc::F_GETFL), 0),
                 Call::Lseek => libc::syscall(libc::SYS_lseek, fd, 0, c_long::from(libc::SEEK_CUR)),
-                Call::Pread => libc::syscall(libc::SYS_pread64, fd, to, 1, 0),
+                Call::Pread | Call::PreadOverlay => libc::syscall(libc::SYS_pread64, fd, to, 1, 0),
                 Call::PreadPage => libc::syscall(libc::SYS_pread64, fd, to, 4096, 0),
                 Call::Readlink => {
                     libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, c"/nonexistent".as_ptr(), to, 1)
@@ -99,31 +112,46 @@ impl Call {
     }
 }
 
-/// File on tmpfs that the calls use, deleted on drop.
+/// Files that the calls use: one on tmpfs, and one of a lower layer on overlayfs over tmpfs. Removed on
+/// drop.
 pub(crate) struct Target {
     file: File,
-    path: PathBuf,
+    of_lower_layer: File,
+    folder: PathBuf,
 }
 
 impl Target {
     pub(crate) fn new() -> io::Result<Target> {
-        let path = PathBuf::from(format!("/dev/shm/blkkin-bench.{}", std::process::id()));
+        let folder = PathBuf::from(format!("/dev/shm/blkkin-bench.{}", std::process::id()));
+        let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| folder.join(name));
+        for layer in [&lower, &upper, &work, &merged] {
+            std::fs::create_dir_all(layer)?;
+        }
+        let (path, below) = (folder.join("file"), lower.join("file"));
         std::fs::write(&path, [0; 4096])?;
-        Ok(Target { file: File::options().read(true).write(true).open(&path)?, path })
+        std::fs::write(&below, [0; 4096])?;
+        let layers =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        command(Command::new("mount").args(["-t", "overlay", "-o", &layers, "overlay"]).arg(&merged))?;
+        let file = File::options().read(true).write(true).open(&path)?;
+        Ok(Target { file, of_lower_layer: File::open(merged.join("file"))?, folder })
+    }
+
+    fn descriptor(&self, call: Call) -> c_long {
+        let file = if call == Call::PreadOverlay { &self.of_lower_layer } else { &self.file };
+        c_long::from(file.as_raw_fd())
     }
 
     /// Returns ns per call: the median over `chunks` chunks.
     pub(crate) fn measure(&self, call: Call, chunks: usize) -> f64 {
-        let fd = c_long::from(self.file.as_raw_fd());
-        let mut buffer = [0; 4096];
+        let (fd, mut buffer) = (self.descriptor(call), [0; 4096]);
         measure_ns(chunks, || call.once(fd, &mut buffer))
     }
 
     /// Makes calls for `time`, at `rate` per second or, with 0, without a limit. Returns their
     /// number.
     pub(crate) fn flood(&self, call: Call, rate: u64, time: Duration) -> u64 {
-        let fd = c_long::from(self.file.as_raw_fd());
-        let (start, mut buffer) = (Instant::now(), [0; 4096]);
+        let (fd, start, mut buffer) = (self.descriptor(call), Instant::now(), [0; 4096]);
         let mut made = 0_u64;
         while start.elapsed() < time {
             chunk(&mut || call.once(fd, &mut buffer));
@@ -138,8 +166,17 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // On tmpfs: if it remains, it uses 4 KiB until the next boot.
-        let _ = std::fs::remove_file(&self.path);
+        // On tmpfs: what remains uses 16 KiB until the next boot. The open file keeps the layers until
+        // the process ends.
+        let _ = command(Command::new("umount").arg("--lazy").arg(self.folder.join("merged")));
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn command(command: &mut Command) -> io::Result<()> {
+    match command.status()? {
+        status if status.success() => Ok(()),
+        status => Err(io::Error::other(format!("{command:?}: {status}"))),
     }
 }
 
