@@ -2,10 +2,13 @@
 //! It kills them at random times and waits until all data has passed through.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{EVENTS, LINKS, SPANS, Settings, TRACES};
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaResult;
+use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::rng::Rng;
@@ -217,16 +220,34 @@ impl Pipeline {
             exporters.is_some()
         });
         let exporters = exporters.unwrap_or_default();
-        for (group, topic) in [
-            ("blkkin-join", EVENTS),
-            ("blkkin-link", LINKS),
-            ("blkkin-assemble", SPANS),
-            (&exporters, TRACES),
-        ] {
+        for (group, topic) in stages(&exporters) {
             self.wait(&format!("{group} has committed {topic}"), |all| {
-                lag(&all.settings(), group, topic) == Some(0)
+                lag(&all.settings(), group, topic)
+                    .is_ok_and(|lag| lag.iter().all(|(_, records)| *records == 0))
             });
         }
+    }
+
+    /// Returns what each group has not committed, and what the threads of each service do, for a test that
+    /// waits in vain.
+    fn progress(&self) -> String {
+        let settings = self.settings();
+        let exporters = group(&settings, "blkkin-export-").unwrap_or_default();
+        let groups = stages(&exporters).map(|(group, topic)| {
+            let lag = lag(&settings, group, topic);
+            format!("{group} has not committed of {topic}, by partition: {lag:?}\n")
+        });
+        let services = self.aggregators.iter().chain(&self.exporters).map(|service| {
+            let pid = service.id().to_string();
+            match Command::new("gdb")
+                .args(["-p", &pid, "-batch", "-ex", "thread apply all backtrace 12"])
+                .output()
+            {
+                Ok(output) => format!("process {pid}: {}\n", String::from_utf8_lossy(&output.stdout)),
+                Err(error) => format!("process {pid}: gdb: {error}\n"),
+            }
+        });
+        groups.into_iter().chain(services).collect()
     }
 
     fn wait(&mut self, awaited: &str, mut condition: impl FnMut(&mut Pipeline) -> bool) {
@@ -236,8 +257,9 @@ impl Pipeline {
             assert!(!ended, "a service ended while waiting until {awaited}\n{}", self.output());
             assert!(
                 started.elapsed() < self.time_limit,
-                "waited {:?} until {awaited}\n{}",
+                "waited {:?} until {awaited}\n{}\n{}",
                 self.time_limit,
+                self.progress(),
                 self.output()
             );
             std::thread::sleep(Duration::from_millis(100));
@@ -302,23 +324,24 @@ fn record_count(settings: &Settings, topic: &str) -> i64 {
     (0..PARTITIONS as i32).map(end).sum::<Result<i64, _>>().unwrap_or(0)
 }
 
-/// Returns the number of records of a topic that a group has not committed, or none while the
-/// cluster does not respond.
-fn lag(settings: &Settings, group: &str, topic: &str) -> Option<i64> {
+/// Returns the groups with their topics, in the order of the data flow.
+fn stages(exporters: &str) -> [(&str, &'static str); 4] {
+    [("blkkin-join", EVENTS), ("blkkin-link", LINKS), ("blkkin-assemble", SPANS), (exporters, TRACES)]
+}
+
+/// Returns the number of records of each partition of a topic that a group has not committed, or the error
+/// of the cluster.
+fn lag(settings: &Settings, group: &str, topic: &str) -> KafkaResult<Vec<(i32, i64)>> {
     let consumer = client(settings, group);
     let mut list = TopicPartitionList::new();
     (0..PARTITIONS as i32).for_each(|partition| {
         list.add_partition(topic, partition);
     });
-    let committed = consumer.committed_offsets(list, Duration::from_secs(5)).ok()?;
-    let mut lag = 0;
-    for element in committed.elements() {
-        let (low, high) =
-            consumer.fetch_watermarks(topic, element.partition(), Duration::from_secs(2)).ok()?;
-        lag += match element.offset() {
-            Offset::Offset(next) => high - next,
-            _ => high - low,
-        };
-    }
-    Some(lag)
+    let committed = consumer.committed_offsets(list, Duration::from_secs(5))?;
+    let lag = |element: &TopicPartitionListElem<'_>| {
+        let partition = element.partition();
+        let (low, high) = consumer.fetch_watermarks(topic, partition, Duration::from_secs(2))?;
+        Ok((partition, high - if let Offset::Offset(next) = element.offset() { next } else { low }))
+    };
+    committed.elements().iter().map(lag).collect()
 }
