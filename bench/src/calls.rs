@@ -6,12 +6,18 @@
 
 use std::ffi::c_long;
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+
+use crate::process;
+
+/// Name of the file, and of the folder that overlayfs is mounted on.
+const FILE: &str = "file";
+const MERGED: &str = "merged";
 /// Calls per chunk.
 const CHUNK: u32 = 1_000;
 /// Chunks per burst; the first only warms caches and branch predictors.
@@ -112,49 +118,39 @@ impl Call {
     }
 }
 
-/// Files that the calls use: one on tmpfs, and one of a lower layer on overlayfs over tmpfs. Removed on
-/// drop.
+/// File that a call uses, on tmpfs or on overlayfs over tmpfs; removed on drop.
 pub(crate) struct Target {
+    call: Call,
     file: File,
-    of_lower_layer: File,
     folder: PathBuf,
 }
 
 impl Target {
-    pub(crate) fn new() -> io::Result<Target> {
+    pub(crate) fn new(call: Call) -> Result<Target> {
         let folder = PathBuf::from(format!("/dev/shm/blkkin-bench.{}", std::process::id()));
-        let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| folder.join(name));
-        for layer in [&lower, &upper, &work, &merged] {
-            std::fs::create_dir_all(layer)?;
-        }
-        let (path, below) = (folder.join("file"), lower.join("file"));
-        std::fs::write(&path, [0; 4096])?;
-        std::fs::write(&below, [0; 4096])?;
-        let layers =
-            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
-        command(Command::new("mount").args(["-t", "overlay", "-o", &layers, "overlay"]).arg(&merged))?;
-        let file = File::options().read(true).write(true).open(&path)?;
-        Ok(Target { file, of_lower_layer: File::open(merged.join("file"))?, folder })
-    }
-
-    fn descriptor(&self, call: Call) -> c_long {
-        let file = if call == Call::PreadOverlay { &self.of_lower_layer } else { &self.file };
-        c_long::from(file.as_raw_fd())
+        std::fs::create_dir_all(&folder)?;
+        let file = match call {
+            Call::PreadOverlay => File::open(of_lower_layer(&folder)?)?,
+            _ => File::options().read(true).write(true).open(page(&folder)?)?,
+        };
+        Ok(Target { call, file, folder })
     }
 
     /// Returns ns per call: the median over `chunks` chunks.
-    pub(crate) fn measure(&self, call: Call, chunks: usize) -> f64 {
-        let (fd, mut buffer) = (self.descriptor(call), [0; 4096]);
-        measure_ns(chunks, || call.once(fd, &mut buffer))
+    pub(crate) fn measure(&self, chunks: usize) -> f64 {
+        let fd = c_long::from(self.file.as_raw_fd());
+        let mut buffer = [0; 4096];
+        measure_ns(chunks, || self.call.once(fd, &mut buffer))
     }
 
     /// Makes calls for `time`, at `rate` per second or, with 0, without a limit. Returns their
     /// number.
-    pub(crate) fn flood(&self, call: Call, rate: u64, time: Duration) -> u64 {
-        let (fd, start, mut buffer) = (self.descriptor(call), Instant::now(), [0; 4096]);
+    pub(crate) fn flood(&self, rate: u64, time: Duration) -> u64 {
+        let fd = c_long::from(self.file.as_raw_fd());
+        let (start, mut buffer) = (Instant::now(), [0; 4096]);
         let mut made = 0_u64;
         while start.elapsed() < time {
-            chunk(&mut || call.once(fd, &mut buffer));
+            chunk(&mut || self.call.once(fd, &mut buffer));
             made += u64::from(CHUNK);
             if let Some(due) = made.saturating_mul(1_000_000_000).checked_div(rate) {
                 std::thread::sleep(Duration::from_nanos(due).saturating_sub(start.elapsed()));
@@ -166,18 +162,33 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // On tmpfs: what remains uses 16 KiB until the next boot. The open file keeps the layers until
-        // the process ends.
-        let _ = command(Command::new("umount").arg("--lazy").arg(self.folder.join("merged")));
+        // On tmpfs: what remains uses 4 KiB until the next boot.
+        if self.call == Call::PreadOverlay {
+            // The file is still open.
+            let _ = process::run(Command::new("umount").arg("--lazy").arg(self.folder.join(MERGED)));
+        }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-fn command(command: &mut Command) -> io::Result<()> {
-    match command.status()? {
-        status if status.success() => Ok(()),
-        status => Err(io::Error::other(format!("{command:?}: {status}"))),
+/// Writes a file of one page into the folder, and returns its path.
+fn page(folder: &Path) -> Result<PathBuf> {
+    let path = folder.join(FILE);
+    std::fs::write(&path, [0; 4096])?;
+    Ok(path)
+}
+
+/// Mounts overlayfs over folders of this one, and returns the path of a file of its lower layer.
+fn of_lower_layer(folder: &Path) -> Result<PathBuf> {
+    let [lower, upper, work, merged] = ["lower", "upper", "work", MERGED].map(|name| folder.join(name));
+    for layer in [&lower, &upper, &work, &merged] {
+        std::fs::create_dir(layer)?;
     }
+    page(&lower)?;
+    let layers =
+        format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+    process::run(Command::new("mount").args(["-t", "overlay", "-o", &layers, "overlay"]).arg(&merged))?;
+    Ok(merged.join(FILE))
 }
 
 /// Returns ns per run of `once`: the median over `chunks` chunks.

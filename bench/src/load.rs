@@ -26,8 +26,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
         ["flood", call, rate, seconds] => flood(call, rate.parse()?, seconds)?,
         ["flood-one", cpu, call, rate, seconds] => {
             affinity::pin(&[cpu.parse()?])?;
-            let made =
-                Target::new()?.flood(named(call)?, rate.parse()?, Duration::from_secs(seconds.parse()?));
+            let time = Duration::from_secs(seconds.parse()?);
+            let made = Target::new(named(call)?)?.flood(rate.parse()?, time);
             println!("{made}");
         }
         _ => bail!("no such load: {arguments:?}"),
@@ -38,9 +38,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
 fn measure(chunks: usize, calls: &[&str]) -> Result<()> {
     affinity::pin(&[affinity::load_cpu()])?;
     affinity::prefer_this_process();
-    let target = Target::new()?;
     for name in calls {
-        println!("{name} {:.2}", target.measure(named(name)?, chunks));
+        println!("{name} {:.2}", Target::new(named(name)?)?.measure(chunks));
     }
     Ok(())
 }

@@ -179,11 +179,11 @@ pub(crate) fn load(chunks: usize, library: &str, record_kind: &str, go: &Path) -
             unsafe { publish(record.as_ptr().cast()) };
         }
     }
-    let target = Target::new()?;
+    let target = Target::new(Call::Msync)?;
     while !go.exists() {
-        target.measure(Call::Msync, 1);
+        target.measure(1);
     }
-    println!("{:.2}", target.measure(Call::Msync, chunks));
+    println!("{:.2}", target.measure(chunks));
     Ok(())
 }
 

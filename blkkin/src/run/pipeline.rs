@@ -30,7 +30,7 @@ use std::thread::{Builder, JoinHandle};
 use blkkin_aggregator::join::JoinStats;
 use blkkin_bus::{CAPACITY_DEFAULT, ChannelStats, channel};
 use blkkin_report::{Progress, Report};
-use blkkin_tracer::attach::modules::{UnreadModules, loaded_too_late};
+use blkkin_tracer::attach::modules::UnreadModules;
 use blkkin_tracer::{Detail, StopSignal, TraceScope, TraceSummary, Tracer, TracerError};
 use blkkin_wire::batch::SourceStats;
 use blkkin_zipkin_export::Exporter;
@@ -160,10 +160,7 @@ impl Pipeline {
             Err(error) => (joined.last, Some(error)),
         };
         Ok(RunOutcome {
-            source_notes: loaded_too_late(&self.unread_modules.loaded_since())
-                .into_iter()
-                .chain(notes)
-                .collect(),
+            source_notes: self.unread_modules.note().into_iter().chain(notes).collect(),
             usdt_stats: usdt,
             nbd_lost,
             report: joined.report,

@@ -30,6 +30,20 @@ impl UnreadModules {
     pub fn loaded_since(&self) -> Vec<&'static str> {
         self.absent.iter().copied().filter(|module| self.folder.join(module).exists()).collect()
     }
+
+    /// Returns a sentence that names these modules; none if there are none.
+    pub fn note(&self) -> Option<String> {
+        let modules = self.loaded_since();
+        let (noun, verb, pronoun) = match modules.len() {
+            0 => return None,
+            1 => ("module", "was", "its"),
+            _ => ("modules", "were", "their"),
+        };
+        let names = modules.join(", ");
+        Some(format!(
+            "the kernel {noun} {names} {verb} loaded after tracing began; {pronoun} structures are unknown until tracing starts again"
+        ))
+    }
 }
 
 /// Reads the type information of the loaded modules.
@@ -48,20 +62,6 @@ fn read_in(folder: PathBuf) -> (Vec<Vec<u8>>, UnreadModules) {
     (types, UnreadModules { folder, absent })
 }
 
-/// Returns the sentence for modules that were loaded too late; none if there are none.
-pub fn loaded_too_late(modules: &[&str]) -> Option<String> {
-    let names = modules.join(", ");
-    match modules.len() {
-        0 => None,
-        1 => Some(format!(
-            "the kernel module {names} was loaded after tracing began; its structures are unknown until tracing starts again"
-        )),
-        _ => Some(format!(
-            "the kernel modules {names} were loaded after tracing began; their structures are unknown until tracing starts again"
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -74,11 +74,11 @@ mod tests {
         std::fs::write(folder.path().join("xfs"), "types").unwrap();
         let (types, unread) = read_in(folder.path().into());
         assert_eq!(types, [b"types"]);
-        assert_eq!(loaded_too_late(&unread.loaded_since()), None);
+        assert_eq!(unread.note(), None);
         std::fs::write(folder.path().join("overlay"), "").unwrap();
         assert_eq!(unread.loaded_since(), ["overlay"]);
-        assert!(loaded_too_late(&unread.loaded_since()).unwrap().contains("module overlay was loaded"));
+        assert!(unread.note().unwrap().contains("module overlay was loaded"));
         std::fs::write(folder.path().join("loop"), "").unwrap();
-        assert!(loaded_too_late(&unread.loaded_since()).unwrap().contains("modules overlay, loop were"));
+        assert!(unread.note().unwrap().contains("modules overlay, loop were"));
     }
 }

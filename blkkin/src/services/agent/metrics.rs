@@ -10,7 +10,7 @@ use std::time::Duration;
 use blkkin_bus::ChannelStats;
 use blkkin_bus::kafka::{DeliveryStats, EVENTS};
 use blkkin_bus::spool::SpoolStats;
-use blkkin_tracer::attach::modules::{UnreadModules, loaded_too_late};
+use blkkin_tracer::attach::modules::UnreadModules;
 use blkkin_tracer::enrich::nbd::NbdStatsHandle;
 use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::crash_report::CrashedRun;
@@ -229,8 +229,12 @@ impl ServiceStatus for AgentMetrics {
         let searching = self.cluster_wait.get().and_then(ClusterWait::status);
         let outage =
             || self.snapshot().outage.as_ref().map(|outage| format!("{EVENTS} is unreachable {outage}"));
-        let modules = loaded_too_late(&self.unread_modules.loaded_since());
-        searching.or_else(outage).into_iter().chain(modules).chain(self.explained().notes()).collect()
+        searching
+            .or_else(outage)
+            .into_iter()
+            .chain(self.unread_modules.note())
+            .chain(self.explained().notes())
+            .collect()
     }
 }
 
