@@ -101,7 +101,8 @@ fn check(recording: &Recording, events: &HashMap<u32, Vec<(u64, bool)>>) {
         let bio = bios[&write.span];
         assert_eq!(log[&write.span], PageKind::Log, "{bio:?}");
         assert!(bio.op.is_write() && bio.root == write.root, "{bio:?}");
-        assert!(bio.queue <= call.exit && call.enter <= bio.end && bio.end <= call.exit, "{call:#?} {bio:?}");
+        let end = bio.end.0 as i64 - call.enter.0 as i64;
+        assert!(end >= 0 && bio.end <= call.exit, "ended {end} ns after the begin of {call:?}: {bio:?}");
         linked += 1;
         own += u64::from(write.root == call.span);
         let spans = spans_of(trace);

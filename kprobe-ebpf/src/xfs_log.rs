@@ -14,11 +14,10 @@
 //! *Not here*: a log write that the task submits itself, which is its own I/O; calls that force the log
 //! without waiting.
 
-use crate::block::in_flight::BIOS;
+use crate::block::in_flight;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::Pointer;
-use crate::runtime::table;
 use crate::task::{self, wait};
 use blkkin_probe_abi::settings::Program;
 
@@ -44,9 +43,5 @@ pub fn wait_on(iclog: Pointer) {
     wait::log_begin(task, state);
     // A typed pointer may not become a key.
     let bio = percpu.address(iclog).wrapping_add(offset!(iclog_bio) as u64);
-    let found = match table::find(&BIOS, bio) {
-        Some(entry) => [entry.span, entry.root],
-        None => [0; 2],
-    };
-    wait::log_sleep(state, found);
+    wait::log_sleep(state, in_flight::ids_of(bio));
 }

@@ -102,16 +102,17 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         }
     }
     let own = percpu.next_span_id(Program::BioQueue);
-    entry.span = own;
+    let root;
     if lower {
         let flags = if upper == stacked::OF_UPPER_IO { BIO_LOWER } else { 0 };
-        (entry.parent, entry.root, entry.flags) = (percpu.walk.span, percpu.walk.parent, flags);
+        (entry.parent, root, entry.flags) = (percpu.walk.span, percpu.walk.parent, flags);
     } else if span != 0 {
-        (entry.parent, entry.root, entry.flags) = (span, span, part);
+        (entry.parent, root, entry.flags) = (span, span, part);
     } else {
         let other = if !active && task::is_program() { BIO_OF_OTHER } else { 0 };
-        (entry.parent, entry.root, entry.flags) = (0, own, BIO_KERNEL_ORIGIN | other);
+        (entry.parent, root, entry.flags) = (0, own, BIO_KERNEL_ORIGIN | other);
     }
+    in_flight::set_ids(entry, own, root);
     // SAFETY: as above.
     unsafe {
         entry.task = task;
@@ -176,7 +177,7 @@ fn open_part(state: &TaskState) -> u16 {
 #[inline(always)]
 fn forget(percpu: &mut PerCpuState, address: u64) {
     if let Some(left_over) = table::find(&BIOS, address) {
-        table::release(left_over);
+        in_flight::release_bio(left_over);
         percpu.count(BIOS_STALE);
     }
 }
@@ -238,7 +239,7 @@ pub fn end(percpu: &mut PerCpuState, entry: &mut Bio, now: u64) {
         reserved: [0; 3],
     };
     let (iocb, parent) = (entry.iocb, entry.parent);
-    table::release(entry);
+    in_flight::release_bio(entry);
     ring::put(percpu, TAG_BIO, &record);
     if iocb != 0 {
         async_io::libaio::end_bio_of_iocb(iocb as u64, parent, now, percpu.slot() as u64);

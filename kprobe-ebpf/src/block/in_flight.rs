@@ -80,6 +80,35 @@ pub fn find_split_origin(bio_ref: BioRef) -> Option<&'static mut Bio> {
     None
 }
 
+/// Writes the spans of a bio and of its root, after which [`ids_of`] returns them.
+#[inline(always)]
+pub fn set_ids(entry: &mut Bio, span: u64, root: u64) {
+    // SAFETY: words of the table.
+    unsafe {
+        (&raw mut entry.root).write_volatile(root);
+        (&raw mut entry.span).write_volatile(span);
+    }
+}
+
+/// Releases the entry of a bio. Its next bio has no span until [`set_ids`].
+#[inline(always)]
+pub fn release_bio(entry: &mut Bio) {
+    // SAFETY: as above.
+    unsafe { (&raw mut entry.span).write_volatile(0) };
+    table::release(entry);
+}
+
+/// Returns the spans of the bio at `address` and of its root, for a program that runs while other CPUs
+/// may submit or end the bio; 0 if none is in flight. An entry has its key before it has the bio's spans,
+/// and may belong to a bio at another address by the time that they are read.
+#[inline(always)]
+pub fn ids_of(address: u64) -> [u64; 2] {
+    let Some(entry) = table::find(&BIOS, address) else { return [0; 2] };
+    // SAFETY: as above.
+    let ids = unsafe { [&raw const entry.span, &raw const entry.root].map(|id| id.read_volatile()) };
+    if ids[0] != 0 && table::address_of(entry) == address { ids } else { [0; 2] }
+}
+
 /// Returns whether `sector` is within the submitted range. An entry whose end was missed may match
 /// a clone at its address, and clones pass no hook that would clear it: a wrong link is worse than
 /// none.

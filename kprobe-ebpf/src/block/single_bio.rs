@@ -14,7 +14,7 @@
 //! *Rejected*: copying the bio's entry into the request's: 50 ns at block_io_start, because the
 //! request's entry is cold in the cache there.
 
-use super::in_flight::{BIOS, Bio, REQUEST_CLAIMS, REQUEST_SETS, REQUESTS};
+use super::in_flight::{self, BIOS, Bio, REQUEST_CLAIMS, REQUEST_SETS, REQUESTS};
 use super::new_request::{self, NewRequest};
 use crate::async_io::libaio;
 use crate::runtime::layout::offset;
@@ -172,7 +172,7 @@ pub fn end(percpu: &mut PerCpuState, single: SingleBioRequest, status: u32, now:
     };
     let (iocb, parent) = (bio.iocb, bio.parent);
     table::release(bio_address);
-    table::release(bio);
+    in_flight::release_bio(bio);
     ring::put(percpu, TAG_BIO_REQUEST, &record);
     if iocb != 0 {
         libaio::end_bio_of_iocb(iocb as u64, parent, now, percpu.slot() as u64);

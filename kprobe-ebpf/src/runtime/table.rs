@@ -130,6 +130,14 @@ pub fn at<V, const SETS: usize>(table: &Array<Set<V>, SETS>, position: u32) -> O
     None
 }
 
+/// Returns the address that an entry belongs to now; 0 for none.
+#[inline(always)]
+pub fn address_of<V>(value: &V) -> u64 {
+    let offset = core::mem::offset_of!(Way<V>, value);
+    // SAFETY: a table value is a field of its way; keys are read whole.
+    unsafe { core::ptr::read_volatile((&raw const *value).byte_sub(offset).cast::<u64>()) }
+}
+
 /// Releases an entry that [`find`] or [`claim`] returned.
 #[inline(always)]
 pub fn release<V>(value: &mut V) {
