@@ -25,7 +25,7 @@ use blkkin_wire::ids::Pid;
 
 use super::live;
 use super::node_recordings::NodeRecordings;
-use super::pipeline::{PARTITIONS, Pipeline, Victim};
+use super::pipeline::{PARTITIONS, Pipeline, Victim, assert_each_killed};
 use super::rng::Rng;
 use super::span_multiset::{SpanMultiset, assert_in_zipkin};
 use crate::broker::Broker;
@@ -82,7 +82,7 @@ pub(crate) fn run(time: Duration, seed: u64, crowd: &Path) {
     let mut rng = Rng::new(seed);
     let mut expected = SpanMultiset::sampled_by(rules.clone());
     let mut memory = Memory::default();
-    let mut kills = 0;
+    let mut kills = Vec::new();
     let report = folder.path().join("fio.json");
     let mut load = KillOnDrop(live::fio(disk.node(), &report, time.as_secs()));
     let programs = std::thread::scope(|scope| {
@@ -99,11 +99,11 @@ pub(crate) fn run(time: Duration, seed: u64, crowd: &Path) {
             expected.extend(recordings.expected_of(rules.clone()));
             let round_folder = folder.path().join(format!("round-{round}"));
             pipeline.replay(&recordings.record(&round_folder), Some(RATE));
-            kills += pipeline.kill_in_intervals(&mut rng, &VICTIMS, BETWEEN, Pipeline::agents_ended).len();
+            kills.extend(pipeline.kill_in_intervals(&mut rng, &VICTIMS, BETWEEN, Pipeline::agents_ended));
             pipeline.forget_agents();
             fs::remove_dir_all(round_folder).unwrap();
             memory.sample(start.elapsed(), &pipeline, &agent);
-            println!("{}; {events} events of three nodes, {kills} kills", memory.last_line());
+            println!("{}; {events} events of three nodes, {} kills", memory.last_line(), kills.len());
             assert!(!agent.has_ended() && !programs.is_finished());
             assert!(start.elapsed() >= time || load.0.try_wait().unwrap().is_none(), "fio has ended");
         }
@@ -111,6 +111,7 @@ pub(crate) fn run(time: Duration, seed: u64, crowd: &Path) {
         drop(end);
         programs.join().unwrap()
     });
+    assert_each_killed(&VICTIMS, &kills);
     let (status, output) = agent.finish();
     assert_eq!(status, Some(0), "{output}");
     let topic = live::wait_for_complete_topic(&mut pipeline, || {
@@ -126,11 +127,12 @@ pub(crate) fn run(time: Duration, seed: u64, crowd: &Path) {
     let found =
         assert_in_zipkin(&zipkin, &expected, || format!("seed {seed}\n{output}\n{}", pipeline.output()));
     println!(
-        "seed {seed}: {} fragments, {} spans in Zipkin as expected; live: {} calls, {} records lost; {kills} kills",
+        "seed {seed}: {} fragments, {} spans in Zipkin as expected; live: {} calls, {} records lost; {} kills",
         expected.fragments,
         found.total(),
         topic.calls,
         stats.lost(),
+        kills.len(),
     );
     println!("{}", memory.table());
     memory.assert_bounded();
