@@ -21,6 +21,9 @@ use serde::{Deserialize, Serialize};
 /// Shortest time over which two clocks are compared, in ms: ten batches of an idle agent.
 pub(super) const WINDOW: u64 = 10_000;
 
+/// Longest time between two batches of a live agent, in ms. An idle one sends a batch each second.
+const DELAY_MAX: u64 = 3_000;
+
 /// Recent progress of a source.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct AgentLiveness {
@@ -40,8 +43,8 @@ impl AgentLiveness {
         }
         let advanced = watermark.0.saturating_sub(from.0) / 1_000_000;
         self.begin = Some((now, watermark));
-        // A batch is delayed by a second at most; a longer silence is no window of a live agent.
-        let is_live = elapsed < 3 * WINDOW && (elapsed / 2..=elapsed * 2).contains(&advanced);
+        // A longer silence is no window of a live agent: the mean of a burst and of a pause proves nothing.
+        let is_live = elapsed <= WINDOW + DELAY_MAX && (elapsed / 2..=elapsed * 2).contains(&advanced);
         let live_since = self.live.filter(|(_, until)| *until == since).map_or(since, |(since, _)| since);
         self.live = if is_live { Some((live_since, now)) } else { None };
         is_live

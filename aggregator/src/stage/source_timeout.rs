@@ -207,4 +207,23 @@ mod tests {
         let again = (0..100).filter_map(|n| timeouts.touch(SOURCE, MonotonicNs(n * 1_000_000_000), true));
         assert_eq!(again.count(), 0);
     }
+
+    #[test]
+    fn a_spool_whose_sending_is_interrupted_is_no_second_agent() {
+        // 8 s of batches a second, in bursts of 2 s: in the mean of a burst and a pause as fast as time.
+        for pause in 8..30 {
+            let mut timeouts = SourceTimeouts::default();
+            let (mut log, mut sent) = (0, 0);
+            for _ in 0..2 {
+                for _ in 0..16 {
+                    sent += 1;
+                    log += 125;
+                    timeouts.advance(Some(LogTime(log)), u64::MAX, u64::MAX);
+                    let claim = timeouts.touch(SOURCE, MonotonicNs(sent * 1_000_000_000), true);
+                    assert_eq!(claim, None, "pause of {pause} s");
+                }
+                log += pause * 1_000;
+            }
+        }
+    }
 }
