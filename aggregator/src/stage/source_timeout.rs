@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spool_whose_sending_is_interrupted_is_no_second_agent() {
+    fn a_spool_that_is_sent_with_pauses_is_no_second_agent() {
         // 8 s of batches a second, in bursts of 2 s: in the mean of a burst and a pause as fast as time.
         for pause in 8..30 {
             let mut timeouts = SourceTimeouts::default();
