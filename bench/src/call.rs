@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use blkkin_tracer::{Filter, PathPattern, TracerConfig};
 
 use crate::calls::Call;
 use crate::frame::{BenchReport, Figure, Goal, RoundPolicy, Rounds, Table};
@@ -32,6 +33,8 @@ enum Task {
     NoTracer,
     Traced,
     NotTraced,
+    /// Traced, with a path filter that excludes the file.
+    Excluded,
 }
 
 /// Counters of the tracers of all rounds.
@@ -48,7 +51,11 @@ type Times = BTreeMap<(Call, Task), f64>;
 /// Runs the benchmark.
 pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let chunks = if setting.extent.is_quick() { CHUNKS_QUICK } else { CHUNKS };
-    let arguments: Vec<&str> = ["measure", chunks].into_iter().chain(Call::ALL.map(Call::name)).collect();
+    let arguments = |wanted: fn(Call) -> bool| -> Vec<&str> {
+        let calls = Call::ALL.into_iter().filter(|call| wanted(*call)).map(Call::name);
+        ["measure", chunks].into_iter().chain(calls).collect()
+    };
+    let (all, on_a_file) = (arguments(|_| true), arguments(Call::is_on_a_file));
     let mut stats = TracerStats::default();
     let enough = |rounds: &[Vec<Times>]| {
         let traced = Call::ALL.into_iter().filter(|call| call.is_traced());
@@ -57,11 +64,11 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
             .all(|spread| spread < SPREAD_ENOUGH)
     };
     let policy = POLICY.quick(setting.extent.is_quick());
-    let rounds = policy.run(&[()], |()| round(&arguments, &mut stats), enough)?.remove(0);
+    let rounds = policy.run(&[()], |()| round(&all, &on_a_file, &mut stats), enough)?.remove(0);
     Ok(build_report(&rounds, &stats))
 }
 
-fn round(arguments: &[&str], stats: &mut TracerStats) -> Result<Times> {
+fn round(arguments: &[&str], on_a_file: &[&str], stats: &mut TracerStats) -> Result<Times> {
     let mut times = Times::new();
     insert_times(&mut times, Task::NoTracer, &harness::wait_for_output(harness::spawn_load(arguments)?)?)?;
     let tracer = harness::load_tracer()?;
@@ -73,7 +80,18 @@ fn round(arguments: &[&str], stats: &mut TracerStats) -> Result<Times> {
     stats.lost += done.stats.lost();
     stats.recorded += done.stats.calls.recorded;
     stats.reader_time += done.reader_time;
+    let tracer = harness::load_tracer_with(&excluding_config()?)?;
+    let excluded = harness::spawn_traced_load(&tracer, on_a_file)?;
+    let running = RunningTracer::start(tracer);
+    insert_times(&mut times, Task::Excluded, &harness::wait_for_output(excluded)?)?;
+    running.finish()?;
     Ok(times)
+}
+
+/// Configuration with a path filter that no file of the load matches.
+fn excluding_config() -> Result<TracerConfig> {
+    let paths = vec![PathPattern::parse("/no/such/folder")?];
+    Ok(TracerConfig { filter: Filter { paths, ..Filter::default() }, ..TracerConfig::default() })
 }
 
 fn insert_times(times: &mut Times, task: Task, output: &str) -> Result<()> {
@@ -95,12 +113,21 @@ fn overhead(rounds: &[Times], call: Call, task: Task) -> Rounds {
 }
 
 fn build_report(rounds: &[Times], stats: &TracerStats) -> BenchReport {
-    let mut table = Table::new("", &["call", "untraced, ns", "traced", "above", "not traced", "above"]);
+    let mut table = Table::new(
+        "",
+        &["call", "untraced, ns", "traced", "above", "not traced", "above", "excluded", "above"],
+    );
     let mut figures = Vec::new();
     for call in Call::ALL {
         let time = |task| each(rounds, |times| times.get(&(call, task)).copied());
         let mut row = vec![call.title().to_owned(), format_rounds(&time(Task::NoTracer))];
-        for (task, goal) in [(Task::Traced, TRACED_MAX), (Task::NotTraced, NOT_TRACED_MAX)] {
+        for (task, goal) in
+            [(Task::Traced, TRACED_MAX), (Task::NotTraced, NOT_TRACED_MAX), (Task::Excluded, TRACED_MAX)]
+        {
+            if task == Task::Excluded && !call.is_on_a_file() {
+                row.extend(["–".to_owned(), "–".to_owned()]);
+                continue;
+            }
             let overhead = overhead(rounds, call, task);
             row.extend([format_rounds(&time(task)), format_rounds(&overhead)]);
             let goal = if call.is_traced() { goal } else { NOT_TRACED_MAX };
@@ -111,7 +138,8 @@ fn build_report(rounds: &[Times], stats: &TracerStats) -> BenchReport {
     figures.push(reader_figure(stats));
     let how = format!(
         "ns per call, above the same call without blkkin; medians of {} rounds of {CHUNKS},000 calls of each, alternating \
-         (untraced, traced, a task that is not traced while another one is). The load runs on CPU {}, the reader on the \
+         (untraced, traced, a task that is not traced while another one is, traced with a path filter that excludes the \
+         file). The load runs on CPU {}, the reader on the \
          others; a round's value is the median of chunks of 1,000 calls.",
         rounds.len(),
         affinity::load_cpu()
@@ -134,6 +162,7 @@ fn title(call: Call, task: Task) -> String {
     let condition = match (task, call.is_traced()) {
         (Task::Traced, true) => "traced",
         (Task::Traced, false) => "in a traced task, call not traced",
+        (Task::Excluded, _) => "excluded by its path",
         (Task::NotTraced | Task::NoTracer, _) => "task not traced",
     };
     format!("{} ({condition})", call.title())

@@ -92,6 +92,11 @@ impl Call {
         self != Call::Getppid
     }
 
+    /// Returns whether the call is about the file of its descriptor, and names no path.
+    pub(crate) fn is_on_a_file(self) -> bool {
+        !matches!(self, Call::Getppid | Call::Msync | Call::Readlink)
+    }
+
     /// Parses a name from the command line.
     pub(crate) fn by_name(name: &str) -> Option<Call> {
         Call::ALL.into_iter().find(|call| call.name() == name)

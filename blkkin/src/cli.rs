@@ -375,7 +375,8 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) syscall: Vec<String>,
     /// Files at or below this path; * and ? match parts of a name, ** any folders; without a
-    /// leading / the path may begin anywhere
+    /// leading / the path may begin anywhere. An agent also sends some operations on other files
+    /// (docs/limits.md)
     #[arg(long, value_name = "PATTERN")]
     pub(crate) path: Vec<String>,
     /// Only storage operations that took longer than this: 1ms, 500us

@@ -7,7 +7,7 @@
 mod cgroups;
 pub(crate) mod context_trust;
 mod devices;
-pub(crate) mod path;
+mod paths;
 pub(crate) mod post_filter;
 mod syscalls;
 mod tasks;
@@ -21,7 +21,6 @@ use blkkin_wire::ids::Pid;
 use crate::cli::{Attach, FilterArgs, TracerArgs, units};
 use crate::error::CliError;
 use crate::filter::post_filter::{PostFilter, TaskFilter};
-use path::PathPattern;
 
 /// Returns the scope of tracing: the named processes and their descendants, or everything.
 pub(crate) fn trace_scope(tree: &[Pid]) -> TraceScope {
@@ -48,7 +47,7 @@ impl TraceFilter {
         let detail = detail(&args.detail)?;
         let slower_than =
             args.slower_than.as_deref().map(|t| units::duration("--slower-than", t)).transpose()?;
-        let paths = args.path.iter().map(|p| PathPattern::parse(p)).collect::<Result<Vec<_>, _>>()?;
+        let paths = resolve_all(&args.path, paths::path)?;
         if !paths.is_empty() && detail == Detail::Requests {
             return Err(CliError::usage(
                 "--path does not work with --detail 0",
@@ -64,6 +63,7 @@ impl TraceFilter {
                 cgroups: resolve_all(&args.cgroup, cgroups::cgroup)?,
                 devices: resolve_all(&args.device, devices::device)?,
                 syscalls: resolve_all(&args.syscall, syscalls::syscall)?,
+                paths: paths.clone(),
                 slower_than,
                 errors_only: args.errors_only,
                 keep_sampled: args.sampled_by_program.is_on(),

@@ -227,6 +227,6 @@ fn arguments_that_do_not_apply_to_an_agent_are_refused() {
         assert_eq!(run.code, Some(2), "{run:?}");
         run.stderr
     };
-    assert!(refused(&["--path", "/srv"]).contains("--path does not work with blkkin agent"));
+    assert!(refused(&["--path", "/"]).contains("--path '/' matches every file"));
     assert!(refused(&["--set", "ssl"]).contains("NAME=VALUE"));
 }

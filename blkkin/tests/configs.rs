@@ -101,8 +101,8 @@ fn each_example_is_accepted_unchanged_and_with_every_option_uncommented() {
             assert!(run.stderr.contains(&format!("cannot serve metrics at {FOREIGN_ADDRESS}")), "{run:?}");
         }
         // The last argument is refused after all the keys were read.
-        let run = run("agent", &file("agent"), &["--path", "/srv"]);
-        assert!(run.stderr.contains("--path does not work with blkkin agent"), "{run:?}");
+        let run = run("agent", &file("agent"), &["--domain", "x"]);
+        assert!(run.stderr.contains("bad machine id `x`"), "{run:?}");
     }
 }
 

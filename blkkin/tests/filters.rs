@@ -13,11 +13,12 @@
 mod common;
 mod support;
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use blkkin_tracer::{Detail, Filter, TraceScope, TracerConfig};
+use blkkin_tracer::{Detail, Filter, PathPattern, TraceScope, TracerConfig};
 use blkkin_wire::ids::{CgroupId, Tid};
 use blkkin_wire::syscalls::SyscallId;
 
@@ -128,6 +129,49 @@ fn by_name_and_process() {
     };
     let [first, second, third] = &mut processes;
     assert_only_readers(&trace_all(filter, &mut [first, second, third]), 1);
+}
+
+/// Rounds of [`rounds_on_two_files`], of 10 ms each: the reader knows both paths after a few.
+const ROUNDS: usize = 100;
+
+/// Each round reads, writes and syncs a file whose path matches, and one whose path does not. Both
+/// reach the disk. Judge: the process' own count.
+#[test]
+fn by_path() {
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(16 << 20));
+    let [wanted, other] = ["wanted/data", "other/data"].map(|name| disk.mount_point().join(name));
+    for file in [&wanted, &other] {
+        fs::create_dir(file.parent().unwrap()).unwrap();
+        fs::write(file, [1u8; 4096]).unwrap();
+        fs::File::open(file).unwrap().sync_all().unwrap();
+    }
+    let paths = vec![PathPattern::parse(wanted.parent().unwrap().to_str().unwrap()).unwrap()];
+    let filter = Filter { paths, ..Filter::default() };
+    let recording = until_complete(|| {
+        let mut process = rounds_on_two_files(&wanted, &other);
+        record(&TracerConfig { filter: filter.clone(), ..TracerConfig::default() }, &mut [&mut process])
+    });
+    recording.assert_calls_complete();
+    let on = |file: &Path| {
+        let id = identity(file);
+        recording.calls().filter(move |call| call.call.name() != "openat" && file_of(call) == Some(id))
+    };
+    // Of a matching file: each call.
+    assert_eq!(on(&wanted).count(), 3 * ROUNDS, "{:#?}", recording.stats);
+    // Of the other one: calls with block I/O before its path was known.
+    let early = on(&other).count();
+    assert!(on(&other).all(|call| call.bios > 0) && early < ROUNDS, "{early} {:#?}", recording.stats);
+    // No bio of an excluded call passes for one of the kernel, nor has a call that is not there.
+    let calls: HashSet<_> = recording.calls().map(|call| call.span).collect();
+    let task = recording.calls().next().unwrap().task.id;
+    let own: Vec<_> = recording.bios().filter(|bio| bio.task.id == task).collect();
+    assert!(own.iter().all(|bio| calls.contains(&bio.root)), "{own:#?}");
+    println!("{early} calls on the other file, {} filtered", recording.stats.calls_filtered);
+    let stats = &recording.stats;
+    assert_eq!(stats.calls_entered, stats.calls.fired + stats.calls_filtered, "{stats:#?}");
+    // Of the other file also both opens, which the reader drops.
+    assert_eq!(stats.calls_filtered, (3 * ROUNDS + 2 - early) as u64, "{stats:#?}");
 }
 
 /// The tree of a process that already runs: its members and their later children.
@@ -262,6 +306,30 @@ fn direct_reader(target: &Path, other: &Path) -> GatedProcess {
     })
 }
 
+/// Creates a process that, `ROUNDS` times and 10 ms apart, reads each file with direct I/O, writes it
+/// through the page cache, and syncs it.
+fn rounds_on_two_files(wanted: &Path, other: &Path) -> GatedProcess {
+    let files = [wanted, other].map(c_path);
+    GatedProcess::new(move || {
+        let page = vec![1u8; 8192];
+        let aligned = page.as_ptr().wrapping_add(page.as_ptr().align_offset(4096)).cast_mut();
+        // SAFETY: strings, and a page, that outlive the calls.
+        unsafe {
+            let open = |flags| files.each_ref().map(|file| libc::open(file.as_ptr(), flags));
+            let (direct, buffered) = (open(libc::O_RDONLY | libc::O_DIRECT), open(libc::O_WRONLY));
+            for _ in 0..ROUNDS {
+                for (direct, buffered) in direct.into_iter().zip(buffered) {
+                    libc::pread(direct, aligned.cast(), 4096, 0);
+                    libc::pwrite(buffered, aligned.cast(), 4096, 0);
+                    libc::fsync(buffered);
+                }
+                libc::usleep(10_000);
+            }
+        }
+        0
+    })
+}
+
 /// Traces all tasks of the machine with this filter.
 fn trace_all(filter: Filter, processes: &mut [&mut GatedProcess]) -> Recording {
     let recorder =
@@ -286,7 +354,7 @@ fn assert_only_readers(recording: &Recording, readers: usize) {
         ((readers * (READS + 2)) as u64, 0),
         "{stats:#?}"
     );
-    let processes: std::collections::HashSet<_> = recording.tasks().map(|task| task.pid).collect();
+    let processes: HashSet<_> = recording.tasks().map(|task| task.pid).collect();
     assert_eq!(processes.len(), readers);
 }
 

@@ -23,6 +23,7 @@ extern crate std;
 
 pub mod context;
 pub mod counters;
+pub mod excluded_paths;
 pub mod fault;
 pub mod in_flight;
 pub mod layout;

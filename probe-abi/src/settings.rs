@@ -198,6 +198,11 @@ impl SyscallShape {
     pub const MOVES: u32 = 1 << 24;
     /// Reads data of the primary descriptor's file.
     pub const READS: u32 = 1 << 25;
+    /// A path filter is set, and the call is about the files of its descriptors only: it is excluded
+    /// if their paths are.
+    pub const EXCLUDABLE: u32 = 1 << 26;
+    /// In a task's state: the open system call is excluded by its files' paths.
+    pub const EXCLUDED: u32 = 1 << 27;
     const FD_SHIFT: u32 = 4;
     const SECOND_FD_SHIFT: u32 = 8;
     const PATH_SHIFT: u32 = 12;

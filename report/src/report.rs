@@ -27,6 +27,8 @@ use crate::progress::Progress;
 pub struct ReportConfig {
     /// Traced command as it was typed; none if the node was traced.
     pub command: Option<String>,
+    /// True if a filter excludes operations that may be writers of what the kernel writes back.
+    pub excludes_writers: bool,
     /// Number of slowest storage operations to show.
     pub slowest: usize,
     /// Start of tracing.
@@ -44,7 +46,14 @@ impl ReportConfig {
     /// Creates the settings for this node without a command, with defaults.
     pub fn new(started: MonotonicNs) -> Self {
         let (slowest, arch) = (Self::SLOWEST, Arch::HOST);
-        ReportConfig { command: None, slowest, started, arch, daemon_spans: DaemonSpanInput::None }
+        ReportConfig {
+            command: None,
+            excludes_writers: false,
+            slowest,
+            started,
+            arch,
+            daemon_spans: DaemonSpanInput::None,
+        }
     }
 }
 
@@ -111,7 +120,8 @@ impl Report {
     /// Adds the bytes of one trace to what the trace explains of its disks. Every trace counts,
     /// those that a filter of traces drops too.
     pub fn add_coverage(&mut self, trace: &Trace) {
-        self.coverage.add(trace, self.config.command.is_some());
+        let excludes_writers = self.config.command.is_some() || self.config.excludes_writers;
+        self.coverage.add(trace, excludes_writers);
     }
 
     /// Sets what the kernel counted for each disk while tracing ran.

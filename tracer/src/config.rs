@@ -17,6 +17,7 @@ use crate::attach::probes::AttachKind;
 use crate::enrich::contexts::policy::ContextPolicy;
 use crate::enrich::usdt;
 use crate::error::TracerError;
+use crate::path_filter::pattern::PathPattern;
 
 /// Bytes of each CPU's ring on machines with up to 32 CPUs. With records of 128 B a ring holds
 /// 65,000, or 130 ms of 500,000 events/s on one CPU. The reader was never delayed that long, even
@@ -75,6 +76,9 @@ pub struct Filter {
     pub devices: Vec<DeviceId>,
     /// System calls.
     pub syscalls: Vec<SyscallId>,
+    /// Paths, one of which a file of the call must match. What the filter cannot decide it records:
+    /// see [`path_filter`](crate::path_filter).
+    pub paths: Vec<PathPattern>,
     /// Minimum duration of calls without block I/O. (Calls with block I/O are filtered as whole
     /// traces, later.)
     pub slower_than: Option<DurationNs>,
@@ -233,6 +237,9 @@ impl TracerConfig {
                 // Of reads that found all in memory some would be missing, of the others none.
                 let left_out = if self.keeps_calls_without_io() { 0 } else { SyscallShape::READS };
                 *slot = shape(call).0 & !left_out;
+                if !self.filter.paths.is_empty() && is_excludable(call) {
+                    *slot |= SyscallShape::EXCLUDABLE;
+                }
             }
         }
         if let (true, Some(slot)) = (self.contexts.is_enabled(), table.get_mut(MUNMAP)) {
@@ -294,6 +301,32 @@ fn shape(call: SyscallId) -> SyscallShape {
     }
     let [path, second_path] = spec.path_args();
     SyscallShape::new(bits, spec.fd_arg(), spec.second_fd_arg(), path, second_path)
+}
+
+/// Returns whether the files of the call's descriptors are all that it is about. syncfs writes other files
+/// of the file system as well, and the mappings of all files are needed to find thread contexts.
+fn is_excludable(call: SyscallId) -> bool {
+    let spec = call.spec();
+    let by_class = match spec.class {
+        SyscallClass::Close
+        | SyscallClass::Read
+        | SyscallClass::Write
+        | SyscallClass::Sync
+        | SyscallClass::Position
+        | SyscallClass::Truncate
+        | SyscallClass::Allocate
+        | SyscallClass::Hint
+        | SyscallClass::Transfer
+        | SyscallClass::Descriptor
+        | SyscallClass::Metadata => true,
+        SyscallClass::Open
+        | SyscallClass::Map
+        | SyscallClass::Control
+        | SyscallClass::Namespace
+        | SyscallClass::Async
+        | SyscallClass::Execute => false,
+    };
+    by_class && spec.fd_arg().is_some() && spec.path_args() == [None, None] && call.name() != "syncfs"
 }
 
 fn filter_list<T, U: Copy + Default>(

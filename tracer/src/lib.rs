@@ -15,6 +15,7 @@
 //! - [`enrich`]: [`enrich::tasks`] marks traced tasks, [`enrich::devices`] names block devices,
 //!   [`enrich::nbd`] builds NBD client spans, [`enrich::usdt`] records USDT events, and
 //!   `enrich::contexts` finds OpenTelemetry contexts.
+//! - [`path_filter`]: excludes system calls by the paths of their files.
 //! - [`stats`]: counters, and what remains of them after a crash.
 //! - [`mod@load`] loads and attaches the programs, and [`mod@reader_loop`] reads their rings until it
 //!   is stopped.
@@ -36,6 +37,8 @@ pub mod enrich;
 
 pub mod stats;
 
+pub mod path_filter;
+
 pub mod load;
 pub mod reader_loop;
 
@@ -56,6 +59,7 @@ pub use enrich::contexts::policy::{ContextPolicy, ProcessMatcher};
 pub use enrich::contexts::ptrace_access::{PtraceAccess, ptrace_access};
 pub use error::TracerError;
 pub use load::Tracer;
+pub use path_filter::pattern::{PathPattern, PatternError};
 pub use reader_loop::{TraceSummary, raise_priority};
 pub use stats::persistent_counters::{
     CounterHandles, CrashedRunStats, OrphanedCounters, PinDir, PinnedCounters,

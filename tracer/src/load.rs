@@ -15,6 +15,7 @@ use aya::maps::{Array, Map, MapData, PerCpuArray};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
+use blkkin_probe_abi::excluded_paths::EXCLUDED_SETS;
 use blkkin_probe_abi::in_flight::ASYNC_SETS;
 use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, PointerStep, STEP_TO_BIO, Settings};
 use blkkin_wire::ids::{Pid, Source};
@@ -49,6 +50,7 @@ use crate::enrich::usdt::UsdtProbe;
 use crate::enrich::usdt::events::UsdtCollector;
 use crate::error::TracerError;
 use crate::identity;
+use crate::path_filter::{self, PathFilter};
 use crate::privilege;
 use crate::read::decode::bytes_of;
 use crate::read::in_flight::InFlightTables;
@@ -104,6 +106,8 @@ pub struct Tracer {
     fault_reports: Vec<ProbeReport>,
     /// Dirty pages are published, for a subscriber that knows them.
     pub(crate) keeps_dirty_events: bool,
+    /// Filter of calls by path, if one is set.
+    pub(crate) path_filter: Option<PathFilter>,
     /// The kernel's own I/O is recorded for every task.
     whole_machine: bool,
 }
@@ -213,6 +217,10 @@ impl Tracer {
             .override_global("SYSCALLS", shapes.as_slice(), true)
             .map_max_entries("SUBMISSIONS", if settings.async_io != 0 { ASYNC_SETS as u32 } else { 1 })
             .map_max_entries("NBD_CONNECTIONS", if config.nbd { NBD_CONNECTIONS } else { 1 })
+            .map_max_entries(
+                path_filter::MAP,
+                if config.filter.paths.is_empty() { 1 } else { EXCLUDED_SETS as u32 },
+            )
             .map_max_entries("PENDING_CHILDREN", if by_tid { PENDING_CHILDREN } else { 1 })
             .allow_unsupported_maps()
             .load(OBJECT)
@@ -233,6 +241,10 @@ impl Tracer {
             }
         };
         distrust_moves(&mut ebpf)?;
+        let path_filter = match &config.filter.paths[..] {
+            [] => None,
+            patterns => Some(PathFilter::take(&ebpf, patterns.to_vec(), config.nbd)?),
+        };
         let task_marks = task_marks(&ebpf)?;
         let (attached, probe_reports) = (Vec::new(), Vec::new());
         let operations = types.operations.clone();
@@ -260,6 +272,7 @@ impl Tracer {
             probe_reports,
             fault_reports: Vec::new(),
             keeps_dirty_events: false,
+            path_filter,
             whole_machine: config.kernel_origin,
         })
     }

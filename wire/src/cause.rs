@@ -23,7 +23,8 @@ pub enum Cause {
     /// Discards by the kernel: a file system reports to the device which blocks it has freed.
     Discard,
     /// I/O that a program submitted which is not traced: the tracer itself, or one that a filter
-    /// excludes. While one command is traced, also write-back of data that no recorded operation wrote.
+    /// excludes. While one command is traced, or calls are filtered by task, name or path, also write-back of
+    /// data that no recorded operation wrote.
     OtherPrograms,
     /// Recorded, and neither a call nor a reason of the kernel is known.
     Unknown,

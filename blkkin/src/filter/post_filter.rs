@@ -2,12 +2,11 @@
 //! latency and errors of lower layers are known only here.
 
 use blkkin_aggregator::trace::{Root, Trace};
+use blkkin_tracer::PathPattern;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::{Captured, SyscallOutcome, TaskEvent};
 use blkkin_wire::ids::{CgroupId, Pid, Tid};
 use blkkin_wire::syscalls::errno_of;
-
-use crate::filter::path::PathPattern;
 
 /// A filter that a trace passes if it passes every rule.
 #[derive(Clone, Debug, Default)]

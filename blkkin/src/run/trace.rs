@@ -62,7 +62,13 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     }
     let lttng = LttngSource::open(&args.lttng, &config.contexts)?;
     let (slowest, daemon_spans) = (args.output.slowest, lttng::daemon_span_source(&args.lttng, &args.usdt));
-    let report = Report::new(ReportConfig { slowest, daemon_spans, ..ReportConfig::new(clock::now()) });
+    let excludes_writers = !config.kernel_origin;
+    let report = Report::new(ReportConfig {
+        slowest,
+        daemon_spans,
+        excludes_writers,
+        ..ReportConfig::new(clock::now())
+    });
     let usdt = usdt_probes.attach(&mut tracer)?;
     let sources = EventSources::without_metrics(lttng, usdt, scope);
     let (post_filter, detail) = (filter.post, filter.detail);

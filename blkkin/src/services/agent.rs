@@ -44,7 +44,7 @@ use crate::error::CliError;
 use crate::privileges::{self, Confinement, DrainThread};
 use crate::service::kafka::{TIMED_BY_BROKER, settings};
 use crate::service::{ClusterWait, Endpoint, Port, ServiceStatus, Systemd, next_event};
-use config::{domain, reject_capture_with_replay, reject_path_filter};
+use config::{domain, reject_capture_with_replay};
 use counter_store::CounterStore;
 use crash_recovery::{CrashRecovery, RunMarker};
 use load::{LoadedTracer, load};
@@ -57,7 +57,6 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     // Signals are received before the probes are attached: a signal meanwhile ends the agent and
     // does not kill it.
     let mut control = ControlReceiver::open()?;
-    reject_path_filter(args)?;
     reject_capture_with_replay(args)?;
     let Some(brokers) = &args.brokers else { return record(args, control) };
     let settings = settings(brokers, &args.set)?;

@@ -78,8 +78,8 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     // one has freed.
     let discards = (op == OP_DISCARD || op == OP_SECURE_ERASE) && !task::is_program();
     let of_a_worker = (kind != 0 && writes || discards) && origin != ORIGIN_SYSCALLS;
-    let wanted =
-        span != 0 || lower || origin == ORIGIN_ALL || of_a_worker || (active && origin == ORIGIN_TASKS);
+    let of_this_task = span != 0 || origin == ORIGIN_ALL || (active && origin == ORIGIN_TASKS);
+    let wanted = lower || shape & SyscallShape::EXCLUDED == 0 && (of_this_task || of_a_worker);
     if !wanted {
         return forget(percpu, address);
     }

@@ -61,6 +61,9 @@ pub fn submitter(percpu: &mut PerCpuState, opf: u32, disk: u32) -> Option<Submit
         return None;
     }
     if let Some(state) = task::submitter(percpu, Program::RequestStart) {
+        if state.is_excluded() {
+            return None;
+        }
         let in_syscall = passthrough && state.in_syscall();
         let of_task = passthrough && origin == ORIGIN_TASKS && state.flags & TASK_ACTIVE != 0;
         if !in_syscall {
@@ -95,6 +98,9 @@ pub unsafe fn legacy_submitter<R: KernelRead>(
     // SAFETY: by the contract.
     if unsafe { current_task_waits::<R>(rq) } {
         if let Some(state) = task::state(task::current()) {
+            if state.is_excluded() {
+                return None;
+            }
             if state.in_syscall() {
                 return Some((state.task, state.version));
             }

@@ -8,6 +8,7 @@
 //! 10 ns, against 80 to 100 for four bpf_probe_read_kernel calls. Larger tables and numbers use
 //! bpf_probe_read_kernel.
 
+pub mod excluded;
 pub mod inode;
 pub mod moves;
 pub mod name;

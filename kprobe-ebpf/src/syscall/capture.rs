@@ -2,7 +2,7 @@
 //! path arguments.
 
 use crate::file::view::FileView;
-use crate::file::{self, FdLookup};
+use crate::file::{self, FdLookup, excluded};
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, Pointer, ProbeRead};
 use crate::task::{TaskState, page_writes};
@@ -64,6 +64,21 @@ pub fn record_file(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskStat
         unsafe { (&raw mut state.tail).cast::<SecondFile>().write(second) };
         state.record.header.flags |= SYSCALL_HAS_SECOND;
     }
+}
+
+/// Returns whether the paths of all files of the call are excluded.
+#[inline(always)]
+pub fn has_excluded_files(state: &TaskState, shape: SyscallShape) -> bool {
+    let flags = state.record.header.flags;
+    if flags & SYSCALL_HAS_FILE == 0 || !excluded::is_excluded(state.record.file.name) {
+        return false;
+    }
+    if shape.second_fd() == 0 {
+        return true;
+    }
+    // SAFETY: as in `record_file`, which filled it in.
+    let second = unsafe { &*(&raw const state.tail).cast::<SecondFile>() };
+    flags & SYSCALL_HAS_SECOND != 0 && excluded::is_excluded(second.file.name)
 }
 
 /// Shape of a write to the second descriptor.

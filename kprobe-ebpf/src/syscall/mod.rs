@@ -10,6 +10,9 @@
 //! that the task submits meanwhile. Outside a system call it may be a page fault's (`page_fault`).
 //! An entry that finds an open system call has missed an exit: that system call is written as
 //! incomplete, so it cannot claim the next one's bios.
+//!
+//! A call that a path filter excludes has an open span as well, which no record names: its bios must
+//! not pass for those of a page fault or of the kernel.
 
 mod capture;
 
@@ -85,6 +88,10 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
     if shape.fd() != 0 {
         capture::record_file(percpu, task, state, shape);
     }
+    if shape.has(SyscallShape::EXCLUDABLE) && capture::has_excluded_files(state, shape) {
+        open_syscall::exclude(percpu, state);
+        return;
+    }
     if shape.path() != 0 && setting!(path_args) != 0 {
         capture::copy_paths(state, shape);
     }
@@ -136,6 +143,10 @@ pub fn exit<R: KernelRead>(regs: Pointer, ret: impl FnOnce() -> i64) {
     let task = task::current();
     let Some(state) = task::state(task) else { return };
     if state.span == 0 || state.span_start_ns != 0 {
+        return;
+    }
+    if state.is_excluded() {
+        state.span = 0;
         return;
     }
     // SAFETY: the clock has no preconditions.

@@ -11,10 +11,27 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::context::ContextHead;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
+use blkkin_probe_abi::settings::{Program, SyscallShape};
+
+/// Opens a system call that a path filter excludes: it has a span, so that its bios are known to be
+/// its own, and no record.
+#[inline(always)]
+pub fn exclude(percpu: &mut PerCpuState, state: &mut TaskState) {
+    page_writes::end(state);
+    state.shape |= SyscallShape::EXCLUDED;
+    state.bios = 0;
+    state.iocb = 0;
+    state.span = percpu.next_span_id(Program::SyscallEnter);
+    percpu.count(SYSCALLS_FILTERED);
+}
 
 /// Writes the record of a system call whose exit was missed.
 #[inline(always)]
 pub fn abandon(percpu: &mut PerCpuState, state: &mut TaskState) {
+    if state.is_excluded() {
+        state.span = 0;
+        return;
+    }
     state.record.header.flags |= SYSCALL_NO_EXIT;
     state.sleeps = 0;
     // SAFETY: the clock has no preconditions.

@@ -15,6 +15,7 @@ use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_ge
 use blkkin_probe_abi::context::{ATTRIBUTES_MAX, ContextHead};
 use blkkin_probe_abi::fault::FaultRecord;
 use blkkin_probe_abi::record::{PATH_ARG_MAX, SyscallRecord};
+use blkkin_probe_abi::settings::SyscallShape;
 use blkkin_probe_abi::wait::WaitsRecord;
 
 /// Bytes of a system call record's tail: two paths, each with one byte to detect truncation; then a
@@ -147,6 +148,12 @@ impl TaskState {
     #[inline(always)]
     pub fn in_syscall(&self) -> bool {
         self.span != 0 && self.span_start_ns == 0
+    }
+
+    /// Returns whether the open system call is excluded by a path filter.
+    #[inline(always)]
+    pub fn is_excluded(&self) -> bool {
+        self.in_syscall() && self.shape & SyscallShape::EXCLUDED != 0
     }
 }
 

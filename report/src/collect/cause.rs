@@ -26,12 +26,13 @@ pub(crate) struct Causes<'a> {
     /// True if the root is the cause of all bytes.
     root_decides: bool,
     origins: OriginIndex<'a>,
-    of_a_command: bool,
+    excludes_writers: bool,
 }
 
 impl<'a> Causes<'a> {
-    /// Creates the causes of a trace. `of_a_command` is true if only one command is traced.
-    pub(crate) fn of(trace: &'a Trace, of_a_command: bool) -> Self {
+    /// Creates the causes of a trace. `excludes_writers` is true if only one
+    /// command is traced, or a filter excludes writers.
+    pub(crate) fn of(trace: &'a Trace, excludes_writers: bool) -> Self {
         let of_root = match &trace.root {
             Root::Call(_) | Root::AsyncIo | Root::DaemonSpan(_) => Cause::Call,
             Root::Fault(_) => Cause::Fault,
@@ -44,14 +45,14 @@ impl<'a> Causes<'a> {
         };
         let root_decides = !matches!(trace.root, Root::Kernel | Root::Missing);
         let origins = if root_decides { OriginIndex::default() } else { OriginIndex::of(trace) };
-        Causes { of_root, root_decides, origins, of_a_command }
+        Causes { of_root, root_decides, origins, excludes_writers }
     }
 
     /// Returns `bytes` of a bio by cause.
     pub(crate) fn split(&self, bio: &BioEvent, bytes: u64) -> BytesByCause {
         let origin = if self.root_decides { None } else { self.origins.of_data(bio) };
         match origin.filter(|_| bio.op.is_write()) {
-            Some(origin) => split_by_origin(origin, bytes, self.of_a_command || bio.of_other_program),
+            Some(origin) => split_by_origin(origin, bytes, self.excludes_writers || bio.of_other_program),
             None => one(self.of_root, bytes),
         }
     }

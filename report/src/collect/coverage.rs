@@ -94,10 +94,10 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Adds the bytes of a trace, and the device of its root's file. `of_a_command` is true if only
-    /// one command is traced.
-    pub(crate) fn add(&mut self, trace: &Trace, of_a_command: bool) {
-        let causes = Causes::of(trace, of_a_command);
+    /// Adds the bytes of a trace, and the device of its root's file. `excludes_writers` is true if only
+    /// one command is traced, or a filter excludes writers.
+    pub(crate) fn add(&mut self, trace: &Trace, excludes_writers: bool) {
+        let causes = Causes::of(trace, excludes_writers);
         // Nearly every request carries the bios of its trace alone.
         match trace.page_origins.is_empty() && trace.requests.iter().all(|request| request.bios <= 1) {
             true => self.add_plain_requests(trace, causes.of_root),
@@ -207,9 +207,9 @@ mod tests {
         DiskCount { disk: device(minor), name: format!("loop{minor}").into(), partitions, bytes }
     }
 
-    fn coverage_of(traces: &[Trace], counts: &[DiskCount], of_a_command: bool) -> Coverage {
+    fn coverage_of(traces: &[Trace], counts: &[DiskCount], excludes_writers: bool) -> Coverage {
         let mut coverage = Coverage::default();
-        traces.iter().for_each(|trace| coverage.add(trace, of_a_command));
+        traces.iter().for_each(|trace| coverage.add(trace, excludes_writers));
         coverage.set_counts(counts.to_vec());
         coverage
     }
@@ -230,8 +230,8 @@ mod tests {
     }
 
     /// Returns the recorded bytes of the only disk.
-    fn recorded(traces: &[Trace], of_a_command: bool) -> BytesByCause {
-        coverage_of(traces, &[count(0, &[], 1 << 30)], of_a_command).rows(false)[0].recorded
+    fn recorded(traces: &[Trace], excludes_writers: bool) -> BytesByCause {
+        coverage_of(traces, &[count(0, &[], 1 << 30)], excludes_writers).rows(false)[0].recorded
     }
 
     #[test]
@@ -278,10 +278,10 @@ mod tests {
             (Some(of(&[])), [0, 0, 0, 0, 0, 0, 0, 4096], [0, 0, 0, 0, 0, 0, 4096, 0]),
             (None, [0, 0, 0, 0, 0, 0, 0, 4096], [0, 0, 0, 0, 0, 0, 0, 4096]),
         ];
-        for (origin, of_a_node, of_a_command) in cases {
+        for (origin, of_a_node, of_a_filter) in cases {
             let trace = write_back(5, origin);
             assert_eq!(recorded(std::slice::from_ref(&trace), false), of_a_node, "{trace:?}");
-            assert_eq!(recorded(std::slice::from_ref(&trace), true), of_a_command, "{trace:?}");
+            assert_eq!(recorded(std::slice::from_ref(&trace), true), of_a_filter, "{trace:?}");
         }
     }
 

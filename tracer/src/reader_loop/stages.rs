@@ -25,11 +25,12 @@ pub(super) struct PendingBatch {
 
 /// Stages between the merged rings and the bus, in the order in which each batch passes them. The
 /// stage of an option that is off leaves the batch as it is.
-pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 8] = [
+pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 9] = [
+    EventLoop::watch_processes,
+    EventLoop::exclude_paths,
     EventLoop::append_page_origins,
     EventLoop::end_nbd_requests,
     EventLoop::store_progress,
-    EventLoop::watch_processes,
     EventLoop::name_devices,
     EventLoop::append_process_contexts,
     EventLoop::emit_usdt_events,
@@ -37,6 +38,14 @@ pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 8] = [
 ];
 
 impl EventLoop {
+    /// Drops the calls that the path filter excludes, before any other stage refers to them.
+    fn exclude_paths(&mut self, batch: &mut PendingBatch) {
+        if let Some(filter) = &mut self.tracer.path_filter {
+            let dropped = filter.apply(&mut batch.events);
+            self.rings.recorded.exclude_calls(dropped);
+        }
+    }
+
     /// Appends the origins of bios' pages whose writers are known.
     fn append_page_origins(&mut self, batch: &mut PendingBatch) {
         let watermark = if self.closing { MonotonicNs(u64::MAX) } else { batch.watermark };

@@ -17,11 +17,18 @@ pub struct DecodeStats {
     files_truncated: u64,
     faults: u64,
     dirty: u64,
+    /// Calls that the path filter dropped after they were decoded.
+    calls_excluded: u64,
     /// Entries that could not be decoded.
     pub malformed: u64,
 }
 
 impl DecodeStats {
+    /// Moves calls that the path filter dropped from the recorded ones to the filtered ones.
+    pub(crate) fn exclude_calls(&mut self, calls: u64) {
+        self.calls_excluded += calls;
+    }
+
     /// Returns the number of decoded records by kind.
     pub fn counts(&self) -> RecordCounts {
         let stats = reconcile(&[0; slot::COUNTERS], self, 0);
@@ -76,8 +83,8 @@ pub fn reconcile(
     SourceStats {
         // A submission of asynchronous I/O counts as a call: it replaces one.
         calls: RecordStats {
-            fired: calls.fired + kernel[slot::ASYNC_FIRED],
-            recorded: calls.recorded + recorded.async_ios,
+            fired: (calls.fired + kernel[slot::ASYNC_FIRED]).saturating_sub(recorded.calls_excluded),
+            recorded: calls.recorded + recorded.async_ios - recorded.calls_excluded,
             dropped: calls.dropped + kernel[slot::ASYNC_DROPPED],
         },
         bios: stats(&[raw::TAG_BIO, raw::TAG_BIO_REQUEST]),
@@ -85,7 +92,9 @@ pub fn reconcile(
         commits: stats(&[raw::TAG_COMMIT]),
         names: stats(&[raw::TAG_TASK, raw::TAG_FILE]),
         calls_entered: kernel[slot::SYSCALLS_ENTERED] + kernel[slot::ASYNC_SUBMITTED],
-        calls_filtered: kernel[slot::SYSCALLS_FILTERED] + kernel[slot::ASYNC_FILTERED],
+        calls_filtered: kernel[slot::SYSCALLS_FILTERED]
+            + kernel[slot::ASYNC_FILTERED]
+            + recorded.calls_excluded,
         calls_incomplete: recorded.incomplete,
         calls_truncated: kernel[slot::SYSCALLS_TRUNCATED],
         files_truncated: recorded.files_truncated,

@@ -37,15 +37,3 @@ pub(super) fn reject_capture_with_replay(args: &AgentArgs) -> Result<(), CliErro
         format!("{option} with --record"),
     ))
 }
-
-/// Rejects `--path`, which needs whole traces: an agent joins nothing.
-pub(super) fn reject_path_filter(args: &AgentArgs) -> Result<(), CliError> {
-    if args.filter.path.is_empty() {
-        return Ok(());
-    }
-    Err(CliError::usage(
-        "--path does not work with blkkin agent",
-        "the file of a storage operation is known only after its trace is joined, and an agent joins nothing",
-        "filter by --cgroup, --comm, --device or --syscall here, and by path in the tracing backend",
-    ))
-}

@@ -107,7 +107,7 @@ struct WaitingBios {
 /// An event that waits.
 struct Waiting {
     event: PageOriginEvent,
-    /// Device of the bio, and whether a program that is not traced submitted it.
+    /// Device of the bio, and whether data without a recorded writer are of another program.
     submission: (DeviceId, bool),
     /// Consecutive parts of the bio's range.
     ranges: Vec<Range<u64>>,
@@ -214,7 +214,9 @@ impl PageOrigins {
         if !pages::is_consecutive(record) && is_complete {
             event.parts = parts;
         }
-        let submission = (DeviceId::from_kernel(record.dev), pages::is_of_other_program(record));
+        // Data without a recorded writer are of tasks or calls that are not traced.
+        let of_other = pages::is_of_other_program(record) || !self.whole_machine;
+        let submission = (DeviceId::from_kernel(record.dev), of_other);
         let (Some(file), true) = (event.file, pages::is_write(record)) else {
             if pages::is_write(record) {
                 self.device_bytes.on_origin(submission, &event);

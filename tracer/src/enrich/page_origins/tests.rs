@@ -6,6 +6,7 @@ use blkkin_probe_abi::record::{
     self as raw, BioPagesRecord, Header, PAGES_FILE, PAGES_NOT_CONSECUTIVE, PAGES_PART, PAGES_WRITTEN,
 };
 use blkkin_wire::async_io::{AsyncIoEvent, AsyncIoOutcome};
+use blkkin_wire::cause::{self, Cause};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{
     BioEvent, BlockStatus, LayerEvent, OpenFile, PairEvent, Submitter, SyscallEvent, SyscallOutcome, TaskRef,
@@ -16,6 +17,7 @@ use blkkin_wire::syscalls::SyscallId;
 use proptest::prelude::*;
 
 use super::PageOrigins;
+use crate::stats::device_bytes::{DeviceByteCounters, DeviceBytesHandle};
 
 const INO: u64 = 7;
 /// Behind the wait for the records of operations that began before a bio's end.
@@ -214,6 +216,18 @@ fn a_loop_devices_bio_that_failed_or_discarded_is_no_writer() {
     let found =
         process_as_given(&mut origins, events, &[&records[..], &[bio(9, 100, 0, 12_288, 0)]].concat(), LATER);
     assert_eq!(found, [[503, 505]]);
+}
+
+#[test]
+fn data_without_a_writer_are_of_other_programs_where_a_filter_excludes_writers() {
+    for (whole_machine, cause) in [(true, Cause::Unknown), (false, Cause::OtherPrograms)] {
+        let mut origins = new();
+        origins.set_whole_machine(whole_machine);
+        process_as_given(&mut origins, vec![end(9, 101)], &[bio(9, 100, 0, 4_096, 0)], LATER);
+        let handle = DeviceBytesHandle::default();
+        handle.set([&origins.device_bytes, &DeviceByteCounters::default()]);
+        assert_eq!(handle.get()[0].by_cause, cause::one(cause, 4_096));
+    }
 }
 
 #[test]

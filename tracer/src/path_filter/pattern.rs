@@ -1,4 +1,4 @@
-//! `--path`: files at or below a path.
+//! Pattern of `--path`: files at or below a path.
 //!
 //! A pattern matches a file when it matches the path of the file, or of a parent folder, component
 //! by component. In a component `*` matches any characters and `?` one; the component `**` matches
@@ -8,14 +8,26 @@
 //! Symbolic links are not resolved: the recorded path is the file's path in the tree, whatever link
 //! opened it.
 
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use crate::error::CliError;
+use thiserror::Error;
 
 /// A pattern, split into components.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PathPattern {
+pub struct PathPattern {
     names: Vec<String>,
+}
+
+/// Reason why a pattern is refused.
+#[derive(Debug, Error)]
+pub enum PatternError {
+    /// The current directory is unknown, to which the pattern is relative.
+    #[error(transparent)]
+    CurrentDirectory(#[from] io::Error),
+    /// Every file is at or below it.
+    #[error("every file is at or below it")]
+    MatchesEverything,
 }
 
 /// The component that matches any number of folders.
@@ -23,17 +35,10 @@ const ANY_FOLDERS: &str = "**";
 
 impl PathPattern {
     /// Parses a pattern.
-    pub(crate) fn parse(pattern: &str) -> Result<PathPattern, CliError> {
+    pub fn parse(pattern: &str) -> Result<PathPattern, PatternError> {
         let mut path = PathBuf::from(pattern);
         if pattern.starts_with("./") || pattern.starts_with("../") || pattern == "." || pattern == ".." {
-            let here = std::env::current_dir().map_err(|error| {
-                CliError::usage(
-                    format!("cannot resolve --path {pattern}"),
-                    error,
-                    "a path that begins with /",
-                )
-            })?;
-            path = here.join(path);
+            path = std::env::current_dir()?.join(path);
         }
         let mut names = names(&path);
         if !path.is_absolute() {
@@ -42,19 +47,14 @@ impl PathPattern {
         // Files below match too.
         names.push(ANY_FOLDERS.to_owned());
         if names.iter().all(|name| name == ANY_FOLDERS) {
-            let why = "every file is at or below it";
-            return Err(CliError::usage(
-                format!("--path '{pattern}' matches every file"),
-                why,
-                "leave --path out",
-            ));
+            return Err(PatternError::MatchesEverything);
         }
         Ok(PathPattern { names })
     }
 
     /// Returns whether the path is at or below the pattern. The upper part of a path without a
     /// leading slash is unknown: only a relative pattern can match it.
-    pub(crate) fn matches(&self, path: &str) -> bool {
+    pub fn matches(&self, path: &str) -> bool {
         let path = Path::new(path);
         let begins_anywhere = self.names.first().is_some_and(|name| name == ANY_FOLDERS);
         (path.is_absolute() || begins_anywhere) && at_or_below(&self.names, &names(path))

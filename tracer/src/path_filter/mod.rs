@@ -1,0 +1,140 @@
+//! Path filter: decides by a file's path whether its system calls are recorded.
+//!
+//! *In*: the events of each batch, in the order of time; a file's event comes before the first call
+//! that uses it. *Out*: the numbers of paths that match no pattern, in the kernel side's table
+//! (`kprobe-ebpf/src/file/excluded.rs`), and the batch without the calls that the filter excludes.
+//!
+//! *What the kernel side excludes*, at its entry: a call all of whose files have excluded paths, if
+//! it has no path argument, opens no file and submits no asynchronous I/O. *What the reader
+//! excludes*: a call that no bio or submission belongs to and none of whose paths matches. So what
+//! remains are calls that match, and those on other files that queued block I/O: by a path
+//! argument, by asynchronous I/O, before the reader knew the file's path (one poll, 2 to 20 ms, and
+//! 5 ms), or of a path that is cut or could not be read. `run` and `trace` leave these out when
+//! their trace is whole; an agent sends them.
+//!
+//! *Invariant*: a call with a path that matches, or with one that is not known whole, is never
+//! excluded.
+//!
+//! *Rejected*: to record no call on a file before its path is known. It would lose the first calls
+//! on each file that matches.
+
+pub mod pattern;
+
+use std::os::fd::AsFd;
+
+use aya::Ebpf;
+use aya::maps::{Array, MapData};
+use blkkin_probe_abi::excluded_paths::{EXCLUDED_SETS, ExcludedSet, WAYS, set_of};
+use blkkin_wire::event::{Captured, FileEvent, LayerEvent, SyscallEvent};
+use blkkin_wire::ids::NameId;
+
+use crate::aya_error::error_chain;
+use crate::error::TracerError;
+use pattern::PathPattern;
+
+/// Name of the kernel side's table.
+pub(crate) const MAP: &str = "EXCLUDED_PATHS";
+
+/// File system type of sockets.
+const SOCKETS: &str = "sockfs";
+
+/// State of the filter.
+pub(crate) struct PathFilter {
+    patterns: Vec<PathPattern>,
+    excluded: ExcludedPaths,
+    /// True if calls on sockets are needed, as parents of NBD requests.
+    keeps_sockets: bool,
+}
+
+impl PathFilter {
+    /// Creates the filter with the kernel side's table.
+    pub(crate) fn take(
+        ebpf: &Ebpf,
+        patterns: Vec<PathPattern>,
+        keeps_sockets: bool,
+    ) -> Result<PathFilter, TracerError> {
+        let fail = |reason: String| TracerError::Map { map: MAP, reason };
+        let map = ebpf.map(MAP).ok_or_else(|| fail("missing in the object".to_owned()))?;
+        let aya::maps::Map::Array(data) = map else { return Err(fail("unexpected map type".to_owned())) };
+        let copy = data.fd().as_fd().try_clone_to_owned().map_err(|error| fail(error.to_string()))?;
+        let data = MapData::from_fd(copy).map_err(|error| fail(error_chain(&error)))?;
+        let map = Array::try_from(aya::maps::Map::Array(data)).map_err(|error| fail(error_chain(&error)))?;
+        Ok(PathFilter { patterns, excluded: ExcludedPaths::new(Some(map)), keeps_sockets })
+    }
+
+    /// Excludes the paths of the batch that match no pattern, and drops its calls that match none.
+    /// Returns the number of these.
+    pub(crate) fn apply(&mut self, events: &mut Vec<LayerEvent>) -> u64 {
+        let before = events.len();
+        events.retain(|event| match event {
+            LayerEvent::File(file) => {
+                self.observe(file);
+                true
+            }
+            LayerEvent::Syscall(call) => self.keeps(call),
+            _ => true,
+        });
+        (before - events.len()) as u64
+    }
+
+    fn observe(&mut self, file: &FileEvent) {
+        let kept = self.keeps_sockets && *file.filesystem == *SOCKETS;
+        if file.captured == Captured::Full && !kept && !self.matches(&file.path) {
+            self.excluded.insert(file.file.name);
+        }
+    }
+
+    fn matches(&self, path: &str) -> bool {
+        self.patterns.iter().any(|pattern| pattern.matches(path))
+    }
+
+    fn keeps(&self, call: &SyscallEvent) -> bool {
+        if call.bios > 0 || call.paths_captured != Captured::Full {
+            return true;
+        }
+        let files = call.file.iter().chain(call.second_file.as_deref());
+        let of_other_files = files.map(|open| open.file.name).all(|name| self.excluded.contains(name));
+        !of_other_files || call.paths.iter().flatten().any(|path| self.matches(path))
+    }
+}
+
+/// The kernel side's table, and a copy of it.
+struct ExcludedPaths {
+    /// Map of the kernel side; absent in tests.
+    map: Option<Array<MapData, ExcludedSet>>,
+    sets: Vec<ExcludedSet>,
+    /// Way of a full set that is displaced next.
+    next_way: usize,
+}
+
+impl ExcludedPaths {
+    fn new(map: Option<Array<MapData, ExcludedSet>>) -> ExcludedPaths {
+        ExcludedPaths { map, sets: vec![[0; WAYS]; EXCLUDED_SETS], next_way: 0 }
+    }
+
+    fn contains(&self, name: NameId) -> bool {
+        name != NameId::NONE && self.sets[set_of(name.0) as usize].contains(&name.0)
+    }
+
+    /// Adds a number, in place of another one if its set is full. That one's calls are recorded
+    /// again.
+    fn insert(&mut self, name: NameId) {
+        if name == NameId::NONE || self.contains(name) {
+            return;
+        }
+        let index = set_of(name.0);
+        let set = &mut self.sets[index as usize];
+        let way = set.iter().position(|number| *number == 0).unwrap_or_else(|| {
+            self.next_way = (self.next_way + 1) % WAYS;
+            self.next_way
+        });
+        set[way] = name.0;
+        if let Some(map) = &mut self.map {
+            // Without the entry the path's calls are recorded, and dropped here.
+            let _ = map.set(index, *set, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
