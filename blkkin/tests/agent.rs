@@ -15,13 +15,18 @@ mod broker;
 mod common;
 mod support;
 
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blkkin_aggregator::join::{JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::kafka::{EVENTS, EventConsumer, Group, Received, Settings};
+use blkkin_bus::recording::{Position, Recording};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::{LayerEvent, RequestEvent};
+use blkkin_wire::v1;
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
@@ -29,6 +34,8 @@ use broker::Broker;
 use support::disk::{Disk, Statistics};
 use support::fio::Fio;
 use support::service::Service;
+use support::single_process::file_of;
+use support::tools::identity;
 use support::{needs, or_skip};
 
 const REQUESTS: u32 = 2_000;
@@ -185,6 +192,54 @@ fn a_replayed_recording_has_the_same_events() {
     let replay = common::run(&["agent", "--brokers", &settings.brokers, "--replay", folder]);
     assert!(replay.code == Some(0) && replay.stderr.contains("the whole recording is sent"), "{replay:?}");
     assert_complete(&consume(&settings), &disk, kernel_counts);
+}
+
+/// The agent has dropped its capabilities when it excludes a path. Judge: the calls that this test makes.
+#[test]
+fn a_path_filter_leaves_out_the_syncs_of_other_files() {
+    needs!("losetup", "mkfs.ext4");
+    const ROUNDS: usize = 100;
+    let disk = or_skip!(Disk::ext4(16 << 20));
+    let folder = disk.file("recording");
+    let files = ["wanted", "other"].map(|name| disk.mount_point().join(name));
+    let mut open = files.each_ref().map(|path| File::create(path).unwrap());
+    let [wanted, path] = [&files[0], &folder].map(|path| path.to_str().unwrap());
+    let args =
+        ["agent", "--record", path, "--metrics", "127.0.0.1:0", "--syscall", "write,fsync", "--path", wanted];
+    let agent = Service::start(folder.parent().unwrap(), "agent", &args);
+    agent.wait_for_output("tracing; events go", TIME_LIMIT);
+    for _ in 0..ROUNDS {
+        for file in &mut open {
+            file.write_all(b"content").unwrap();
+            file.sync_all().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (status, output) = agent.finish();
+    assert_eq!(status, Some(0), "{output}");
+    let batches = recorded(&folder);
+    let syncs = |file: &Path| {
+        let id = identity(file);
+        let calls = batches.iter().flat_map(|batch| &batch.events).filter_map(|event| match event {
+            LayerEvent::Syscall(call) if call.call.name() == "fsync" => Some(call),
+            _ => None,
+        });
+        calls.filter(|call| file_of(call) == Some(id)).count()
+    };
+    let (wanted, other) = (syncs(&files[0]), syncs(&files[1]));
+    println!("{wanted} syncs of the file, {other} of the other one");
+    assert!(wanted == ROUNDS && other < ROUNDS / 2, "{wanted} and {other}");
+    assert_eq!(batches.last().unwrap().stats.lost(), 0);
+}
+
+/// Reads the batches of a recording.
+fn recorded(folder: &Path) -> Vec<EventBatch> {
+    let mut recording = Recording::open(folder, Position::default()).unwrap();
+    let mut batches = Vec::new();
+    while let Some((bytes, _)) = recording.read().unwrap() {
+        batches.push(v1::decode(&bytes).unwrap().batch);
+    }
+    batches
 }
 
 #[test]
