@@ -47,7 +47,7 @@ pub mod doctor;
 mod aya_error;
 pub mod clock;
 pub mod error;
-mod heap;
+pub mod heap;
 pub mod identity;
 mod privilege;
 mod stop_signal;
