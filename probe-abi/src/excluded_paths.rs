@@ -2,8 +2,8 @@
 //! the entry of system calls.
 //!
 //! *Content*: numbers of paths (`FileId::name`). *Invariant*: a number is used for one path only, so
-//! an entry stays right when files are renamed. A path that the full set displaced is recorded
-//! again, and the reader filters its calls.
+//! an entry stays right when files are renamed. Calls on a path that the full set displaced are
+//! recorded again.
 
 /// Numbers of a set; 0: free.
 pub const WAYS: usize = 4;

@@ -16,6 +16,9 @@ pub const ORIGIN_ALL: u32 = 1;
 /// Bios outside a traced system call: record none. Only selected system calls are traced, and bios
 /// queued in other system calls cannot be distinguished from page faults.
 pub const ORIGIN_SYSCALLS: u32 = 2;
+/// Bios outside a traced system call: as ORIGIN_TASKS, if they carry pages of a file, which a path
+/// filter may select.
+pub const ORIGIN_PAGES: u32 = 3;
 
 /// Value of `block_only`: drop all system calls that queued no bio (detail 0).
 pub const BLOCK_ONLY_ALL: u32 = 2;

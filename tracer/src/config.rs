@@ -4,9 +4,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use blkkin_probe_abi::settings::{
-    BLOCK_ONLY_ALL, CONTEXTS_KEEP_SAMPLED, CONTEXTS_READ, FILTERS_MAX, ORIGIN_ALL, ORIGIN_SYSCALLS,
-    ORIGIN_TASKS, PAGE_COMPLETIONS_MAX, POINTER_STEPS_MAX, PageCompletion, PointerStep, SYSCALL_NUMBERS,
-    Settings, SyscallShape, TRACE_ALL, TRACE_MARKED,
+    BLOCK_ONLY_ALL, CONTEXTS_KEEP_SAMPLED, CONTEXTS_READ, FILTERS_MAX, ORIGIN_ALL, ORIGIN_PAGES,
+    ORIGIN_SYSCALLS, ORIGIN_TASKS, PAGE_COMPLETIONS_MAX, POINTER_STEPS_MAX, PageCompletion, PointerStep,
+    SYSCALL_NUMBERS, Settings, SyscallShape, TRACE_ALL, TRACE_MARKED,
 };
 use blkkin_wire::async_io;
 use blkkin_wire::clock::DurationNs;
@@ -170,8 +170,9 @@ impl TracerConfig {
             file_paths: 1,
             kernel_origin: match (self.kernel_origin, filter.syscalls.is_empty()) {
                 (true, _) => ORIGIN_ALL,
-                (false, true) => ORIGIN_TASKS,
                 (false, false) => ORIGIN_SYSCALLS,
+                (false, true) if filter.paths.is_empty() => ORIGIN_TASKS,
+                (false, true) => ORIGIN_PAGES,
             },
             inherit_by_tid: self.attach.is_some_and(|kind| !kind.is_typed()).into(),
             // Determined by the kernel, not the user; the loader sets them.

@@ -21,9 +21,11 @@ pub struct SourceStats {
     pub names: RecordStats,
     /// System calls entered by traced tasks: `calls.fired` + `calls_filtered` + calls still open.
     pub calls_entered: u64,
-    /// System calls dropped by a filter that runs at return (duration threshold, errors only, block
-    /// I/O only).
+    /// System calls dropped by a filter of the kernel side: at entry by the paths of their files, or at
+    /// return (duration threshold, errors only, block I/O only).
     pub calls_filtered: u64,
+    /// System calls among `calls.recorded` that the reader dropped by their paths.
+    pub calls_excluded: u64,
     /// System calls recorded without an exit.
     pub calls_incomplete: u64,
     /// System calls with a truncated path argument.

@@ -15,7 +15,7 @@
 //! start reports the losses of a killed agent (`crash_recovery.rs`).
 //!
 //! The agent joins nothing: a trace across machines is complete only where their events are joined.
-//! Filters that need a whole trace (`--path`) are therefore refused.
+//! So of `--path` it has the part that needs no whole trace (`tracer/src/path_filter/`).
 
 mod config;
 mod counter_store;

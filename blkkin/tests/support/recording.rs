@@ -223,7 +223,8 @@ impl Recording {
             assert!(account.balances(), "{stats:#?}");
         }
         // The tracer counts submissions of asynchronous I/O as calls.
-        let calls = stats.calls.recorded.saturating_sub(self.join.async_ios.received);
+        let read = stats.calls.recorded - stats.calls_excluded;
+        let calls = read.saturating_sub(self.join.async_ios.received);
         for (account, received) in [
             (self.join.calls, calls),
             (self.join.async_ios, self.async_ios().count() as u64),

@@ -20,7 +20,7 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{
-    ORIGIN_ALL, ORIGIN_SYSCALLS, ORIGIN_TASKS, Program, SyscallShape, TASK_ACTIVE,
+    ORIGIN_ALL, ORIGIN_PAGES, ORIGIN_SYSCALLS, ORIGIN_TASKS, Program, SyscallShape, TASK_ACTIVE,
 };
 
 /// Operation bits of `bi_opf`, and some operations (REQ_OP_*, include/linux/blk_types.h).
@@ -77,11 +77,18 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     // A worker's write-back may carry the pages of a traced task, and its discards may be of blocks that
     // one has freed.
     let discards = (op == OP_DISCARD || op == OP_SECURE_ERASE) && !task::is_program();
-    let of_a_worker = (kind != 0 && writes || discards) && origin != ORIGIN_SYSCALLS;
-    let of_this_task = span != 0 || origin == ORIGIN_ALL || (active && origin == ORIGIN_TASKS);
-    let wanted = lower || shape & SyscallShape::EXCLUDED == 0 && (of_this_task || of_a_worker);
-    if !wanted {
+    let of_a_worker =
+        (kind != 0 && writes && origin != ORIGIN_SYSCALLS) || (discards && origin < ORIGIN_SYSCALLS);
+    let of_active_task = active && (origin == ORIGIN_TASKS || (origin == ORIGIN_PAGES && kind != 0));
+    let of_this_task = span != 0 || origin == ORIGIN_ALL || of_active_task;
+    // A log's record, which an excluded call writes, may be what another call waits for.
+    let excluded = shape & SyscallShape::EXCLUDED != 0;
+    let wanted = if excluded { kind == PAGES_LOG as u64 } else { of_this_task || of_a_worker };
+    if !wanted && !lower {
         return forget(percpu, address);
+    }
+    if excluded {
+        span = 0;
     }
     let counters = ClaimCounters { stale: BIOS_STALE, full: BIOS_UNTRACKED };
     let Some(entry) = table::claim(&BIOS, address, percpu, counters) else {

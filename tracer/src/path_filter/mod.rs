@@ -6,14 +6,15 @@
 //!
 //! *What the kernel side excludes*, at its entry: a call all of whose files have excluded paths, if
 //! it has no path argument, opens no file and submits no asynchronous I/O. *What the reader
-//! excludes*: a call that no bio or submission belongs to and none of whose paths matches. So what
-//! remains are calls that match, and those on other files that queued block I/O: by a path
-//! argument, by asynchronous I/O, before the reader knew the file's path (one poll, 2 to 20 ms, and
-//! 5 ms), or of a path that is cut or could not be read. `run` and `trace` leave these out when
+//! excludes*: a call that no bio or submission belongs to, whose paths are all known and match no
+//! pattern. So what remains are calls that match; calls on other files that queued block I/O before
+//! the reader knew the file's path (one poll, 2 to 20 ms, and up to 5 ms), by a path argument or by
+//! asynchronous I/O; and calls whose paths are not known. `run` and `trace` leave these out when
 //! their trace is whole; an agent sends them.
 //!
 //! *Invariant*: a call with a path that matches, or with one that is not known whole, is never
-//! excluded.
+//! excluded. Not known are a path that is cut or could not be read, a relative path argument without
+//! a file, the file of a mapping (msync), and those of `sync` and io_getevents.
 //!
 //! *Rejected*: to record no call on a file before its path is known. It would lose the first calls
 //! on each file that matches.
@@ -92,9 +93,14 @@ impl PathFilter {
         if call.bios > 0 || call.paths_captured != Captured::Full {
             return true;
         }
-        let files = call.file.iter().chain(call.second_file.as_deref());
-        let of_other_files = files.map(|open| open.file.name).all(|name| self.excluded.contains(name));
-        !of_other_files || call.paths.iter().flatten().any(|path| self.matches(path))
+        let mut files = call.file.iter().chain(call.second_file.as_deref());
+        let mut paths = call.paths.iter().flatten();
+        // A relative path argument of a call with a file led to that file.
+        let is_known = match &call.file {
+            Some(_) => files.all(|open| self.excluded.contains(open.file.name)),
+            None => call.paths[0].is_some() && paths.clone().all(|path| path.starts_with('/')),
+        };
+        !is_known || paths.any(|path| self.matches(path))
     }
 }
 
@@ -130,7 +136,7 @@ impl ExcludedPaths {
         });
         set[way] = name.0;
         if let Some(map) = &mut self.map {
-            // Without the entry the path's calls are recorded, and dropped here.
+            // Without the entry the kernel side records the path's calls as before.
             let _ = map.set(index, *set, 0);
         }
     }

@@ -9,14 +9,24 @@
 //! opened it.
 
 use std::io;
-use std::path::{Component, Path, PathBuf};
 
 use thiserror::Error;
 
 /// A pattern, split into components.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
-    names: Vec<String>,
+    components: Vec<Component>,
+}
+
+/// Component of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Component {
+    /// Any number of folders.
+    AnyFolders,
+    /// This name.
+    Name(String),
+    /// Names with these characters and wildcards.
+    Wildcards(Vec<char>),
 }
 
 /// Reason why a pattern is refused.
@@ -36,63 +46,77 @@ const ANY_FOLDERS: &str = "**";
 impl PathPattern {
     /// Parses a pattern.
     pub fn parse(pattern: &str) -> Result<PathPattern, PatternError> {
-        let mut path = PathBuf::from(pattern);
+        let mut path = pattern.to_owned();
         if pattern.starts_with("./") || pattern.starts_with("../") || pattern == "." || pattern == ".." {
-            path = std::env::current_dir()?.join(path);
+            path = std::env::current_dir()?.join(path).to_string_lossy().into_owned();
         }
-        let mut names = names(&path);
-        if !path.is_absolute() {
-            names.insert(0, ANY_FOLDERS.to_owned());
-        }
+        let anywhere = (!path.starts_with('/')).then_some(Component::AnyFolders);
+        let mut components: Vec<Component> =
+            anywhere.into_iter().chain(names(&path).into_iter().map(Component::parse)).collect();
         // Files below match too.
-        names.push(ANY_FOLDERS.to_owned());
-        if names.iter().all(|name| name == ANY_FOLDERS) {
+        components.push(Component::AnyFolders);
+        if components.iter().all(|component| *component == Component::AnyFolders) {
             return Err(PatternError::MatchesEverything);
         }
-        Ok(PathPattern { names })
+        Ok(PathPattern { components })
     }
 
     /// Returns whether the path is at or below the pattern. The upper part of a path without a
     /// leading slash is unknown: only a relative pattern can match it.
     pub fn matches(&self, path: &str) -> bool {
-        let path = Path::new(path);
-        let begins_anywhere = self.names.first().is_some_and(|name| name == ANY_FOLDERS);
-        (path.is_absolute() || begins_anywhere) && at_or_below(&self.names, &names(path))
+        let begins_anywhere = self.components.first() == Some(&Component::AnyFolders);
+        (path.starts_with('/') || begins_anywhere)
+            && wildcard_match(
+                &self.components,
+                &names(path),
+                |component| *component == Component::AnyFolders,
+                |component, name| component.matches(name),
+            )
     }
 }
 
-fn names(path: &Path) -> Vec<String> {
+impl Component {
+    fn parse(name: &str) -> Component {
+        match name {
+            ANY_FOLDERS => Component::AnyFolders,
+            _ if name.contains(['*', '?']) => Component::Wildcards(name.chars().collect()),
+            _ => Component::Name(name.to_owned()),
+        }
+    }
+
+    /// Returns whether this component matches one name.
+    fn matches(&self, name: &str) -> bool {
+        match self {
+            Component::AnyFolders => true,
+            Component::Name(own) => own == name,
+            Component::Wildcards(pattern) => {
+                let name: Vec<char> = name.chars().collect();
+                wildcard_match(pattern, &name, |c| *c == '*', |pattern, c| *pattern == '?' || pattern == c)
+            }
+        }
+    }
+}
+
+/// Splits a path into names.
+fn names(path: &str) -> Vec<&str> {
     let mut names = Vec::new();
-    for component in path.components() {
-        match component {
-            Component::Normal(name) => names.push(name.to_string_lossy().into_owned()),
-            Component::ParentDir => drop(names.pop()),
-            _ => {}
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()),
+            _ => names.push(name),
         }
     }
     names
 }
 
-/// Matches components by the pattern, and each component by its characters.
-fn at_or_below(pattern: &[String], path: &[String]) -> bool {
-    wildcard_match(
-        pattern,
-        path,
-        |name| name == ANY_FOLDERS,
-        |pattern, name| {
-            let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
-            wildcard_match(&pattern, &name, |c| *c == '*', |pattern, c| *pattern == '?' || pattern == c)
-        },
-    )
-}
-
 /// Matches with a wildcard for any number of items. Only the last wildcard is retried, so the time
 /// is at most the product of both lengths.
-fn wildcard_match<T>(
-    pattern: &[T],
+fn wildcard_match<P, T>(
+    pattern: &[P],
     text: &[T],
-    star: impl Fn(&T) -> bool,
-    same: impl Fn(&T, &T) -> bool,
+    star: impl Fn(&P) -> bool,
+    same: impl Fn(&P, &T) -> bool,
 ) -> bool {
     let (mut at, mut next) = (0, 0);
     let mut last_star = None;

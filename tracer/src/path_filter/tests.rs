@@ -57,13 +57,19 @@ const OTHER: u64 = 3 | 1 << 32;
 fn calls_on_other_files_without_bios_are_dropped() {
     assert_eq!(stay([call(WANTED)]), 1);
     assert_eq!(stay([call(OTHER)]), 0);
-    assert_eq!(stay([call(0)]), 0, "sync names no file");
     assert_eq!(stay([SyscallEvent { bios: 1, ..call(OTHER) }]), 1, "its bios may have been sent");
 }
 
 #[test]
 fn a_path_that_is_not_known_excludes_nothing() {
     assert_eq!(stay([call(5 | 1 << 32)]), 1);
+    assert_eq!(stay([call(0)]), 1, "msync has no file, and may be of one that matches");
+    let named = |path: &str| SyscallEvent { paths: [Some(path.into()), None], ..call(0) };
+    assert_eq!((stay([named("pg_wal/1")]), stay([named("/etc/x")])), (1, 0), "of an unknown folder");
+    let opened = SyscallEvent { paths: [Some("log".into()), None], ..call(OTHER) };
+    assert_eq!(stay([opened]), 0, "its file is known");
+    let renamed = SyscallEvent { paths: [Some("/etc/x".into()), Some("y".into())], ..call(0) };
+    assert_eq!(stay([renamed]), 1);
     assert_eq!(stay([SyscallEvent { paths_captured: Captured::Truncated, ..call(OTHER) }]), 1);
     let mut filter = filter(&["/srv"]);
     let cut = FileEvent { captured: Captured::Truncated, ..file(OTHER, "…/log/1") };

@@ -42,7 +42,10 @@ impl EventLoop {
     fn exclude_paths(&mut self, batch: &mut PendingBatch) {
         if let Some(filter) = &mut self.tracer.path_filter {
             let dropped = filter.apply(&mut batch.events);
-            self.rings.recorded.exclude_calls(dropped);
+            let excluded = self.rings.recorded.exclude_calls(dropped);
+            if let Some(progress) = &self.tracer.progress {
+                progress.set_excluded(excluded);
+            }
         }
     }
 

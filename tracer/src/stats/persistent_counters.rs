@@ -203,12 +203,15 @@ impl CrashedRunStats {
     /// Derives the loss report. `last` is the sequence of the last record found in the durable
     /// store.
     pub fn loss_report(&self, last: Option<u64>) -> LossReport {
-        let Progress { read, durable, prepared, sent, acknowledged } = self.progress;
+        let Progress { read, excluded, durable, prepared, sent, acknowledged } = self.progress;
+        // A call that the path filter dropped was not due.
+        let due =
+            |counts: RecordCounts| RecordCounts { calls: counts.calls.saturating_sub(excluded), ..counts };
         let stored = prepared.filter(|(sequence, _)| last == Some(*sequence));
         LossReport {
-            fired: self.fired,
+            fired: due(self.fired),
             dropped: self.dropped,
-            read,
+            read: due(read),
             persisted: stored.map_or(durable, |(_, total)| total).saturating_add(&acknowledged),
             unacknowledged: sent.saturating_sub(&acknowledged),
         }
@@ -238,4 +241,20 @@ fn filesystem_type(folder: &Path) -> io::Result<u64> {
     let result = unsafe { libc::fstatfs(std::os::fd::AsRawFd::as_raw_fd(&folder.as_fd()), &raw mut about) };
     // Width and sign of the type differ by architecture.
     if result == 0 { Ok(u64::from(about.f_type as u32)) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_the_path_filter_dropped_are_not_lost() {
+        let calls = |calls| RecordCounts { calls, bios: 7, ..RecordCounts::default() };
+        // Of 100 calls 95 were read; of these 40 were dropped by the filter and 50 are in the spool.
+        let progress = Progress { read: calls(95), excluded: 40, durable: calls(50), ..Progress::default() };
+        let stats = CrashedRunStats { fired: calls(100), dropped: RecordCounts::default(), progress };
+        let report = stats.loss_report(None);
+        assert_eq!((report.fired.calls, report.read.calls, report.lost().calls), (60, 55, 10));
+        assert_eq!(report.lost().bios, 0);
+    }
 }

@@ -36,9 +36,11 @@ const SLOTS: usize = READ + KINDS;
 const SLOT: usize = 2 + KINDS;
 const SENT: usize = SLOTS + 2 * SLOT;
 const ACKNOWLEDGED: usize = SENT + KINDS;
+/// Word with the number of calls that the path filter dropped; 0 in the map of an earlier release.
+const EXCLUDED: usize = ACKNOWLEDGED + KINDS;
 const WORDS: usize = 64;
 
-const _: () = assert!(ACKNOWLEDGED + KINDS <= WORDS);
+const _: () = assert!(EXCLUDED < WORDS);
 
 /// The mapped page. Two processes may map it one after the other.
 #[derive(Debug)]
@@ -57,6 +59,8 @@ unsafe impl Sync for ProgressMap {}
 pub struct Progress {
     /// Records read from the rings.
     pub read: RecordCounts,
+    /// Calls among `read` that the path filter dropped.
+    pub excluded: u64,
     /// Records that are certainly stored durably.
     pub durable: RecordCounts,
     /// Sequence of the record that may be stored as well, and the durable total if it is.
@@ -111,6 +115,11 @@ impl ProgressMap {
         self.store_counts(READ, total);
     }
 
+    /// Sets the total of calls that the path filter dropped.
+    pub(crate) fn set_excluded(&self, total: u64) {
+        self.store(EXCLUDED, total);
+    }
+
     /// Announces that the record with this sequence is about to be stored durably; `total` includes
     /// it.
     pub fn prepare(&self, sequence: u64, total: &RecordCounts) {
@@ -146,6 +155,7 @@ impl ProgressMap {
         let committed = self.load(COMMITTED);
         Progress {
             read: self.load_counts(READ),
+            excluded: self.load(EXCLUDED),
             durable: of(committed).map_or_else(RecordCounts::default, |(_, total)| total),
             prepared: of(committed + 1),
             sent: self.load_counts(SENT),

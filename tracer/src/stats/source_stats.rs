@@ -24,9 +24,10 @@ pub struct DecodeStats {
 }
 
 impl DecodeStats {
-    /// Moves calls that the path filter dropped from the recorded ones to the filtered ones.
-    pub(crate) fn exclude_calls(&mut self, calls: u64) {
+    /// Counts calls that the path filter dropped. Returns their number so far.
+    pub(crate) fn exclude_calls(&mut self, calls: u64) -> u64 {
         self.calls_excluded += calls;
+        self.calls_excluded
     }
 
     /// Returns the number of decoded records by kind.
@@ -83,8 +84,8 @@ pub fn reconcile(
     SourceStats {
         // A submission of asynchronous I/O counts as a call: it replaces one.
         calls: RecordStats {
-            fired: (calls.fired + kernel[slot::ASYNC_FIRED]).saturating_sub(recorded.calls_excluded),
-            recorded: calls.recorded + recorded.async_ios - recorded.calls_excluded,
+            fired: calls.fired + kernel[slot::ASYNC_FIRED],
+            recorded: calls.recorded + recorded.async_ios,
             dropped: calls.dropped + kernel[slot::ASYNC_DROPPED],
         },
         bios: stats(&[raw::TAG_BIO, raw::TAG_BIO_REQUEST]),
@@ -92,9 +93,8 @@ pub fn reconcile(
         commits: stats(&[raw::TAG_COMMIT]),
         names: stats(&[raw::TAG_TASK, raw::TAG_FILE]),
         calls_entered: kernel[slot::SYSCALLS_ENTERED] + kernel[slot::ASYNC_SUBMITTED],
-        calls_filtered: kernel[slot::SYSCALLS_FILTERED]
-            + kernel[slot::ASYNC_FILTERED]
-            + recorded.calls_excluded,
+        calls_filtered: kernel[slot::SYSCALLS_FILTERED] + kernel[slot::ASYNC_FILTERED],
+        calls_excluded: recorded.calls_excluded,
         calls_incomplete: recorded.incomplete,
         calls_truncated: kernel[slot::SYSCALLS_TRUNCATED],
         files_truncated: recorded.files_truncated,

@@ -200,6 +200,12 @@ impl ServiceStatus for AgentMetrics {
                 deliveries.waited_ns as f64 / 1e9,
             ),
         ];
+        families.push(MetricFamily::by_label(
+            "by",
+            "calls_filtered",
+            "System calls that a filter left out, by the side that did",
+            vec![("kernel", stats.calls_filtered), ("reader", stats.calls_excluded)],
+        ));
         families
             .extend(spool.map(|counts| families::of_spool(&counts, spool_failures)).into_iter().flatten());
         families.push(gauge(

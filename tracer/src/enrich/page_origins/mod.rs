@@ -214,7 +214,7 @@ impl PageOrigins {
         if !pages::is_consecutive(record) && is_complete {
             event.parts = parts;
         }
-        // Data without a recorded writer are of tasks or calls that are not traced.
+        // Most data without a recorded writer are then of tasks or calls that are not traced.
         let of_other = pages::is_of_other_program(record) || !self.whole_machine;
         let submission = (DeviceId::from_kernel(record.dev), of_other);
         let (Some(file), true) = (event.file, pages::is_write(record)) else {

@@ -369,6 +369,7 @@ fn stats() -> impl Strategy<Value = SourceStats> {
             dirty_bytes: last[4],
             faults: RecordStats { fired: last[15], recorded: last[16], dropped: last[17] },
             faults_filtered: last[18],
+            calls_excluded: last[8],
             waits: RecordStats { fired: last[5], recorded: last[6], dropped: last[7] },
         }
     })
