@@ -23,7 +23,7 @@ pub struct PathPattern {
 enum Component {
     /// Any number of folders.
     AnyFolders,
-    /// This name.
+    /// Exactly this name.
     Name(String),
     /// Names with these characters and wildcards.
     Wildcards(Vec<char>),
