@@ -23,14 +23,13 @@ use std::time::{Duration, Instant};
 use blkkin_aggregator::join::{JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_bus::kafka::{EVENTS, EventConsumer, Group, Received, Settings};
-use blkkin_bus::recording::{Position, Recording};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::{LayerEvent, RequestEvent};
-use blkkin_wire::v1;
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use broker::Broker;
+use support::agent_recording;
 use support::disk::{Disk, Statistics};
 use support::fio::Fio;
 use support::service::Service;
@@ -217,7 +216,7 @@ fn a_path_filter_leaves_out_the_syncs_of_other_files() {
     }
     let (status, output) = agent.finish();
     assert_eq!(status, Some(0), "{output}");
-    let batches = recorded(&folder);
+    let batches = agent_recording::batches(&folder);
     let syncs = |file: &Path| {
         let id = identity(file);
         let calls = batches.iter().flat_map(|batch| &batch.events).filter_map(|event| match event {
@@ -230,16 +229,6 @@ fn a_path_filter_leaves_out_the_syncs_of_other_files() {
     println!("{wanted} syncs of the file, {other} of the other one");
     assert!(wanted == ROUNDS && other < ROUNDS / 2, "{wanted} and {other}");
     assert_eq!(batches.last().unwrap().stats.lost(), 0);
-}
-
-/// Reads the batches of a recording.
-fn recorded(folder: &Path) -> Vec<EventBatch> {
-    let mut recording = Recording::open(folder, Position::default()).unwrap();
-    let mut batches = Vec::new();
-    while let Some((bytes, _)) = recording.read().unwrap() {
-        batches.push(v1::decode(&bytes).unwrap().batch);
-    }
-    batches
 }
 
 #[test]

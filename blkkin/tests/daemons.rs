@@ -21,13 +21,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use blkkin_bus::recording::{Position, Recording};
 use blkkin_wire::daemon_span::AnnotationValue;
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::v1;
 use serde_json::Value;
 
 use common::Run;
+use support::agent_recording;
 use support::live::eventually;
 use support::lttng_namespace::LttngNamespace;
 use support::metrics::{address, documented_families, families, get, is_lttng_family, value};
@@ -207,10 +206,9 @@ fn requests_in_flight_of_a_killed_daemon_are_incomplete() {
 /// Reads the offset of each recorded daemon span by span id, and the offset of each system call
 /// with the span id of its daemon span.
 fn recorded(folder: &Path) -> (HashMap<u64, i64>, Vec<(u64, u64)>) {
-    let mut recording = Recording::open(folder, Position::default()).unwrap();
     let (mut daemon_spans, mut calls) = (HashMap::new(), Vec::new());
-    while let Some((bytes, _)) = recording.read().unwrap() {
-        for event in v1::decode(&bytes).unwrap().batch.events {
+    for batch in agent_recording::batches(folder) {
+        for event in batch.events {
             match event {
                 LayerEvent::DaemonSpan(daemon_span) if &*daemon_span.name == "nbd read" => {
                     let offset =

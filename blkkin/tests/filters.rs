@@ -135,8 +135,7 @@ fn by_name_and_process() {
 /// Rounds of [`rounds_on_two_files`], of 10 ms each: the reader knows both paths after a few.
 const ROUNDS: usize = 100;
 
-/// Each round reads, writes and syncs a file whose path matches, and one whose path does not. Both
-/// reach the disk. Judge: the process' own count.
+/// Each round reads, writes and syncs a file with a matching path, and another file. Both reach the disk. Judge: the process' own count.
 #[test]
 fn by_path() {
     needs!("losetup", "mkfs.ext4");

@@ -22,12 +22,11 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use blkkin_bus::recording::{Position, Recording};
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::v1;
 use tempfile::TempDir;
 
 use container::{BPF, Container, PERFMON, SYS_NICE, SYS_PTRACE, SYSLOG};
+use support::agent_recording;
 use support::disk::Disk;
 use support::live::eventually;
 use support::metrics::{address, get_as};
@@ -102,10 +101,8 @@ fn read(disk: &Disk) {
 
 /// Returns the nodes and the number of requests of a recording.
 fn recorded(folder: &Path) -> (BTreeSet<u128>, usize) {
-    let mut recording = Recording::open(folder, Position::default()).unwrap();
     let (mut nodes, mut requests) = (BTreeSet::new(), 0);
-    while let Some((bytes, _)) = recording.read().unwrap() {
-        let batch = v1::decode(&bytes).unwrap().batch;
+    for batch in agent_recording::batches(folder) {
         nodes.insert(batch.source.node.0);
         let of = |event: &&LayerEvent| matches!(event, LayerEvent::Request(_) | LayerEvent::Pair(_));
         requests += batch.events.iter().filter(of).count();

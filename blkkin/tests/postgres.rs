@@ -22,13 +22,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use blkkin_bus::recording::{Position, Recording};
 use blkkin_wire::daemon_span::AnnotationValue;
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::v1;
 use serde_json::Value;
 
 use common::Run;
+use support::agent_recording;
 use support::live::eventually;
 use support::metrics::{address, documented_families, families, get, is_usdt_family, value};
 use support::nbd::spans;
@@ -264,10 +263,9 @@ type Recorded = (HashMap<u64, String>, Vec<(Option<u64>, String)>);
 /// Reads an agent's recording: the text of each query by its span id, and the path of each read
 /// with the span id of its query.
 fn recorded(folder: &Path) -> Recorded {
-    let mut recording = Recording::open(folder, Position::default()).unwrap();
     let (mut queries, mut files, mut reads) = (HashMap::new(), HashMap::new(), Vec::new());
-    while let Some((bytes, _)) = recording.read().unwrap() {
-        for event in v1::decode(&bytes).unwrap().batch.events {
+    for batch in agent_recording::batches(folder) {
+        for event in batch.events {
             match event {
                 LayerEvent::DaemonSpan(query) => {
                     let text = query.annotations.iter().find_map(|note| match &note.value {

@@ -27,7 +27,8 @@ use crate::progress::Progress;
 pub struct ReportConfig {
     /// Traced command as it was typed; none if the node was traced.
     pub command: Option<String>,
-    /// True if a filter excludes operations that may be writers of what the kernel writes back.
+    /// True if operations are not recorded that may be writers of what the kernel writes back: only one
+    /// command is traced, or a filter excludes them.
     pub excludes_writers: bool,
     /// Number of slowest storage operations to show.
     pub slowest: usize,
@@ -120,8 +121,7 @@ impl Report {
     /// Adds the bytes of one trace to what the trace explains of its disks. Every trace counts,
     /// those that a filter of traces drops too.
     pub fn add_coverage(&mut self, trace: &Trace) {
-        let excludes_writers = self.config.command.is_some() || self.config.excludes_writers;
-        self.coverage.add(trace, excludes_writers);
+        self.coverage.add(trace, self.config.excludes_writers);
     }
 
     /// Sets what the kernel counted for each disk while tracing ran.

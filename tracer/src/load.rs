@@ -243,7 +243,7 @@ impl Tracer {
         distrust_moves(&mut ebpf)?;
         let path_filter = match &config.filter.paths[..] {
             [] => None,
-            patterns => Some(PathFilter::take(&ebpf, patterns.to_vec(), config.nbd)?),
+            patterns => Some(PathFilter::take(&mut ebpf, patterns.to_vec(), config.nbd)?),
         };
         let task_marks = task_marks(&ebpf)?;
         let (attached, probe_reports) = (Vec::new(), Vec::new());

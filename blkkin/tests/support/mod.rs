@@ -10,6 +10,7 @@
 )]
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test file uses a part of it")]
 
+pub(crate) mod agent_recording;
 pub(crate) mod aio;
 pub(crate) mod blktrace;
 pub(crate) mod context;

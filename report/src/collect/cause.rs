@@ -30,8 +30,8 @@ pub(crate) struct Causes<'a> {
 }
 
 impl<'a> Causes<'a> {
-    /// Creates the causes of a trace. `excludes_writers` is true if only one
-    /// command is traced, or a filter excludes writers.
+    /// Creates the causes of a trace. `excludes_writers`: see
+    /// [`ReportConfig`](crate::ReportConfig).
     pub(crate) fn of(trace: &'a Trace, excludes_writers: bool) -> Self {
         let of_root = match &trace.root {
             Root::Call(_) | Root::AsyncIo | Root::DaemonSpan(_) => Cause::Call,

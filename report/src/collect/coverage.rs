@@ -94,8 +94,8 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Adds the bytes of a trace, and the device of its root's file. `excludes_writers` is true if only
-    /// one command is traced, or a filter excludes writers.
+    /// Adds the bytes of a trace, and the device of its root's file. `excludes_writers`: see
+    /// [`ReportConfig`](crate::ReportConfig).
     pub(crate) fn add(&mut self, trace: &Trace, excludes_writers: bool) {
         let causes = Causes::of(trace, excludes_writers);
         // Nearly every request carries the bios of its trace alone.

@@ -362,7 +362,7 @@ pub fn report(traces: &[Trace]) -> Report {
     let command = Some("sqlite3 /mnt/demo/shop.db".to_owned());
     let config = ReportConfig {
         command,
-        excludes_writers: false,
+        excludes_writers: true,
         slowest: 5,
         started: STARTED,
         arch: Arch::X86_64,
@@ -479,7 +479,7 @@ fn called_for(trace: Trace, daemon_span: &Trace) -> Trace {
 pub fn daemon_spans() -> Report {
     let (command, daemon_spans) = (Some("fio --ioengine=nbd".to_owned()), DaemonSpanInput::LinkedSpans);
     let (started, arch) = (STARTED, Arch::X86_64);
-    let config = ReportConfig { command, excludes_writers: false, slowest: 5, started, arch, daemon_spans };
+    let config = ReportConfig { command, excludes_writers: true, slowest: 5, started, arch, daemon_spans };
     let mut report = Report::new(config);
     let tags: &[(&str, i64)] = &[("nbd.offset", 1 << 20), ("nbd.length", 16_384), ("nbd.cookie", 77)];
     let mut nbd_request = |span: u64, from: u64, slow: u64, read: Trace| {

@@ -4,12 +4,12 @@
 //! that uses it. *Out*: the numbers of paths that match no pattern, in the kernel side's table
 //! (`kprobe-ebpf/src/file/excluded.rs`), and the batch without the calls that the filter excludes.
 //!
-//! *What the kernel side excludes*, at its entry: a call all of whose files have excluded paths, if
-//! it has no path argument, opens no file and submits no asynchronous I/O. *What the reader
-//! excludes*: a call that no bio or submission belongs to, whose paths are all known and match no
-//! pattern. So what remains are calls that match; calls on other files that queued block I/O before
-//! the reader knew the file's path (one poll, 2 to 20 ms, and up to 5 ms), by a path argument or by
-//! asynchronous I/O; and calls whose paths are not known. `run` and `trace` leave these out when
+//! *The kernel side excludes* a call at its entry if the paths of all its files are excluded, and if it
+//! has no path argument, opens no file and submits no asynchronous I/O. *The reader excludes* a call
+//! if no bio or submission belongs to it, and if all its paths are known and match no pattern. So
+//! what remains are calls that match; calls on other files that queued block I/O before the reader
+//! knew the file's path (one poll, 2 to 20 ms, and up to 5 ms), by a path argument or by
+//! asynchronous I/O; and calls with unknown paths. `run` and `trace` leave these out when
 //! their trace is whole; an agent sends them.
 //!
 //! *Invariant*: a call with a path that matches, or with one that is not known whole, is never
@@ -21,15 +21,13 @@
 
 pub mod pattern;
 
-use std::os::fd::AsFd;
-
 use aya::Ebpf;
 use aya::maps::{Array, MapData};
 use blkkin_probe_abi::excluded_paths::{EXCLUDED_SETS, ExcludedSet, WAYS, set_of};
 use blkkin_wire::event::{Captured, FileEvent, LayerEvent, SyscallEvent};
 use blkkin_wire::ids::NameId;
 
-use crate::aya_error::error_chain;
+use crate::aya_error::{error_chain, missing_map};
 use crate::error::TracerError;
 use pattern::PathPattern;
 
@@ -50,16 +48,13 @@ pub(crate) struct PathFilter {
 impl PathFilter {
     /// Creates the filter with the kernel side's table.
     pub(crate) fn take(
-        ebpf: &Ebpf,
+        ebpf: &mut Ebpf,
         patterns: Vec<PathPattern>,
         keeps_sockets: bool,
     ) -> Result<PathFilter, TracerError> {
-        let fail = |reason: String| TracerError::Map { map: MAP, reason };
-        let map = ebpf.map(MAP).ok_or_else(|| fail("missing in the object".to_owned()))?;
-        let aya::maps::Map::Array(data) = map else { return Err(fail("unexpected map type".to_owned())) };
-        let copy = data.fd().as_fd().try_clone_to_owned().map_err(|error| fail(error.to_string()))?;
-        let data = MapData::from_fd(copy).map_err(|error| fail(error_chain(&error)))?;
-        let map = Array::try_from(aya::maps::Map::Array(data)).map_err(|error| fail(error_chain(&error)))?;
+        let map = ebpf.take_map(MAP).ok_or_else(|| missing_map(MAP))?;
+        let map = Array::try_from(map)
+            .map_err(|error| TracerError::Map { map: MAP, reason: error_chain(&error) })?;
         Ok(PathFilter { patterns, excluded: ExcludedPaths::new(Some(map)), keeps_sockets })
     }
 

@@ -7,6 +7,10 @@ use blkkin_wire::syscalls::SyscallId;
 
 use super::*;
 
+/// Numbers of the paths of two files.
+const WANTED: u64 = 1 | 1 << 32;
+const OTHER: u64 = 3 | 1 << 32;
+
 fn filter(patterns: &[&str]) -> PathFilter {
     PathFilter {
         patterns: patterns.iter().map(|pattern| PathPattern::parse(pattern).unwrap()).collect(),
@@ -37,21 +41,16 @@ fn call(name: u64) -> SyscallEvent {
     }
 }
 
-/// Returns how many of these calls stay, behind files 1 (below /srv) and 3 (elsewhere).
+/// Returns how many of these calls stay, behind the file WANTED (below /srv) and the file OTHER.
 fn stay(calls: impl IntoIterator<Item = SyscallEvent>) -> usize {
-    let mut events = vec![
-        LayerEvent::File(file(1 | 1 << 32, "/srv/db/1")),
-        LayerEvent::File(file(3 | 1 << 32, "/var/log/1")),
-    ];
+    let mut events =
+        vec![LayerEvent::File(file(WANTED, "/srv/db/1")), LayerEvent::File(file(OTHER, "/var/log/1"))];
     events.extend(calls.into_iter().map(LayerEvent::Syscall));
     let calls = events.len() - 2;
     let dropped = filter(&["/srv"]).apply(&mut events);
     assert_eq!(events.len() as u64, 2 + calls as u64 - dropped, "no file's event is dropped");
     events.len() - 2
 }
-
-const WANTED: u64 = 1 | 1 << 32;
-const OTHER: u64 = 3 | 1 << 32;
 
 #[test]
 fn calls_on_other_files_without_bios_are_dropped() {

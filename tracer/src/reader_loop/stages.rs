@@ -41,11 +41,7 @@ impl EventLoop {
     /// Drops the calls that the path filter excludes, before any other stage refers to them.
     fn exclude_paths(&mut self, batch: &mut PendingBatch) {
         if let Some(filter) = &mut self.tracer.path_filter {
-            let dropped = filter.apply(&mut batch.events);
-            let excluded = self.rings.recorded.exclude_calls(dropped);
-            if let Some(progress) = &self.tracer.progress {
-                progress.set_excluded(excluded);
-            }
+            self.rings.recorded.calls_excluded += filter.apply(&mut batch.events);
         }
     }
 
@@ -65,7 +61,8 @@ impl EventLoop {
     /// Stores the number of records read, for the loss report of a crashed run.
     fn store_progress(&mut self, _: &mut PendingBatch) {
         if let Some(progress) = &self.tracer.progress {
-            progress.set_read(&self.rings.recorded.counts());
+            let recorded = &self.rings.recorded;
+            progress.set_read(&recorded.counts(), recorded.calls_excluded);
         }
     }
 

@@ -110,14 +110,11 @@ impl ProgressMap {
         Ok(ProgressMap { start, len })
     }
 
-    /// Sets the total of records read from the rings.
-    pub(crate) fn set_read(&self, total: &RecordCounts) {
+    /// Sets the total of records read from the rings, and of the calls among them that the path filter
+    /// dropped.
+    pub(crate) fn set_read(&self, total: &RecordCounts, excluded: u64) {
+        self.store(EXCLUDED, excluded);
         self.store_counts(READ, total);
-    }
-
-    /// Sets the total of calls that the path filter dropped.
-    pub(crate) fn set_excluded(&self, total: u64) {
-        self.store(EXCLUDED, total);
     }
 
     /// Announces that the record with this sequence is about to be stored durably; `total` includes

@@ -18,18 +18,12 @@ pub struct DecodeStats {
     faults: u64,
     dirty: u64,
     /// Calls that the path filter dropped after they were decoded.
-    calls_excluded: u64,
+    pub(crate) calls_excluded: u64,
     /// Entries that could not be decoded.
     pub malformed: u64,
 }
 
 impl DecodeStats {
-    /// Counts calls that the path filter dropped. Returns their number so far.
-    pub(crate) fn exclude_calls(&mut self, calls: u64) -> u64 {
-        self.calls_excluded += calls;
-        self.calls_excluded
-    }
-
     /// Returns the number of decoded records by kind.
     pub fn counts(&self) -> RecordCounts {
         let stats = reconcile(&[0; slot::COUNTERS], self, 0);
