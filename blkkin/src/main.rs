@@ -45,6 +45,7 @@ use std::process::ExitCode;
 use crate::cli::CliCommand;
 
 fn main() {
+    let_kernel_log_faults();
     resolver::restrict_nss_to_files_and_dns();
     exit(match cli::parse(std::env::args_os()) {
         Ok(command) => dispatch(command),
@@ -63,6 +64,16 @@ fn dispatch(command: CliCommand) -> ExitCode {
         CliCommand::Doctor(args) => doctor::doctor(&args),
     };
     outcome.unwrap_or_else(|error| error.print())
+}
+
+/// Lets the kernel log each fatal memory fault, with the thread's name and the instruction's address. It logs
+/// none in a thread that blocks signals, as librdkafka's threads do, if the signal has a handler; Rust's
+/// runtime installs one, which only reports stack overflows.
+fn let_kernel_log_faults() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the default action runs no code of this process.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 /// Ends the process without the exit handlers of libraries. OpenSSL's handler frees state that a

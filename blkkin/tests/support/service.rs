@@ -78,7 +78,11 @@ impl Service {
             let (output, fenced) = (self.output(), "Static consumer fenced");
             let was_fenced =
                 self.earlier_output.is_some_and(|earlier_output| output[earlier_output..].contains(fenced));
-            assert!(status.success() || was_fenced, "{status}: {output}");
+            if !status.success() && !was_fenced {
+                // A list of failures has only the first line.
+                let last_line = output.lines().last().unwrap_or_default();
+                panic!("{status}; {}; last line: {last_line}\n{output}", faults());
+            }
             true
         })
     }
@@ -126,4 +130,14 @@ impl Drop for Service {
             let _ = self.process.wait();
         }
     }
+}
+
+/// Returns the last two lines of the kernel's log about memory faults.
+fn faults() -> String {
+    let log = Command::new("dmesg").output().unwrap().stdout;
+    let log = String::from_utf8_lossy(&log);
+    let mut faults =
+        log.lines().rev().filter(|line| line.contains("segfault at")).take(2).collect::<Vec<_>>();
+    faults.reverse();
+    format!("faults in the kernel's log: {faults:?}")
 }
