@@ -15,11 +15,13 @@ mod lttng;
 mod symbols;
 mod table;
 mod throttle;
+mod virtual_machines;
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use blkkin_qemu::Machine;
 use blkkin_tracer::attach::probes::Need;
 use blkkin_tracer::{DoctorReport, ProbeStatus};
 
@@ -36,6 +38,7 @@ const FLOOR: &str = "While system calls are traced, every task of this machine p
 pub(crate) struct Diagnosis {
     checks: Vec<Check>,
     probes: DoctorReport,
+    machines: Vec<Machine>,
     remarks: Vec<&'static str>,
 }
 
@@ -72,7 +75,9 @@ impl Diagnosis {
         probes.probes.reverse();
         probes.attempts.reverse();
         probes.nbd.reverse();
-        Diagnosis { checks, probes, remarks: vec![FLOOR] }
+        // Without /proc nothing can be traced, and the other checks show it.
+        let machines = blkkin_qemu::machines(root).unwrap_or_default();
+        Diagnosis { checks, probes, machines, remarks: vec![FLOOR] }
     }
 
     /// Returns whether a trace would be complete.

@@ -9,11 +9,13 @@ use super::Diagnosis;
 use super::check::Check;
 use super::kinds;
 use super::table::verdict_label;
+use super::virtual_machines;
 
 pub(super) fn value(diagnosis: &Diagnosis) -> Value {
     json!({
         "works": diagnosis.works(),
         "checks": diagnosis.checks.iter().map(check).collect::<Vec<_>>(),
+        "virtual_machines": diagnosis.machines.iter().map(virtual_machines::value).collect::<Vec<_>>(),
         "probes": diagnosis.probes.probes.iter().map(probe).collect::<Vec<_>>(),
         "fault_probes": diagnosis.probes.faults.iter().map(probe).collect::<Vec<_>>(),
         "nbd_probes": diagnosis.probes.nbd.iter().map(probe).collect::<Vec<_>>(),

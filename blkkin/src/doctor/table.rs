@@ -6,7 +6,7 @@ use blkkin_tracer::{AttachKind, ProbeReport, ProbeStatus};
 
 use super::Diagnosis;
 use super::check::{Check, CheckStatus};
-use super::kinds;
+use super::{kinds, virtual_machines};
 
 /// Columns before the text of a check or probe.
 const INDENT: usize = 29;
@@ -28,6 +28,14 @@ pub(super) fn render(diagnosis: &Diagnosis, style: &Style) -> String {
     let mut page = Page { text: String::new(), style };
     page.heading("This machine");
     diagnosis.checks.iter().for_each(|check| page.check(check));
+    if !diagnosis.machines.is_empty() {
+        page.heading("Virtual machines of QEMU");
+    }
+    for machine in &diagnosis.machines {
+        let (head, images) = virtual_machines::lines(machine);
+        page.paragraph(2, &head);
+        images.iter().for_each(|image| page.paragraph(4, image));
+    }
     page.heading("Probes");
     // A common obstacle is printed once.
     let obstacle = diagnosis.probes.obstacle.as_ref();

@@ -1,0 +1,29 @@
+//! Virtual machines that QEMU runs on this machine, and their disk images.
+//!
+//! *In*: /proc. *Out*: a [`Machine`] for each QEMU process, with an [`Image`] for each image file or
+//! block device that it has open. Modules in order of use: [`machines`](mod@machines) finds the
+//! processes, [`open_files`] lists what a process has open, [`block_options`] reads from the command
+//! line how QEMU uses it, and [`option_list`] parses one argument.
+//!
+//! *Invariant*: which images are open, and whether they bypass the page cache, is the kernel's word.
+//! The command line adds names and modes, and only to a file that it names: a disk that was attached
+//! later is listed without them. So no image is listed that the process does not have open.
+//!
+//! *Hostile input*: a process can choose its command line, and can call itself QEMU. It then lists
+//! images of its own; it cannot change those of another process. Text is untrusted for a terminal.
+//!
+//! *Rejected*: only the command line (it lacks disks that were attached later, and keeps those that
+//! were detached); QMP as the only source (its socket accepts one client, usually libvirt).
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
+mod block_options;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod machines;
+mod open_files;
+mod option_list;
+
+pub use block_options::{Aio, CacheMode, ImageOptions};
+pub use machines::{Image, Machine, machines};
+pub use open_files::{FileIdentity, OpenFile};

@@ -1,0 +1,185 @@
+//! QEMU's processes, each with its name and its open images.
+//!
+//! *In*: `/proc/PID/exe`, `cmdline` and the open files. *Out*: [`Machine`]s by pid.
+//!
+//! A process is QEMU if its program's file is named as distributions name it: `qemu-system-ARCH`,
+//! `qemu-kvm` or `kvm`. The file may have been replaced by an update meanwhile.
+//!
+//! A file that the process has open is an image if the command line names it, if QEMU's locks are on
+//! it, or if it is a block device. So images are found that were attached later, or were passed as
+//! descriptors (`/dev/fdset/N`). QEMU takes no locks with `locking=off`, nor on a node that nothing uses.
+//!
+//! *Weakness*: a name that leads into a file system that does not respond (FUSE, NFS) blocks the caller.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::block_options::{BlockOptions, ImageOptions};
+use crate::open_files::{FileIdentity, OpenFile, open_files};
+use crate::option_list::OptionList;
+
+/// Maximum length of a command line that is read; libvirt's have some 10 KiB.
+const COMMAND_LINE_MAX: u64 = 1 << 20;
+
+/// Virtual machine of a QEMU process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Process.
+    pub pid: u32,
+    /// Name that it was started with; libvirt's name of the domain.
+    pub name: Option<String>,
+    /// UUID that it was started with.
+    pub uuid: Option<String>,
+    /// Open images, by path. None if this process may not read which files that process has open.
+    pub images: Option<Vec<Image>>,
+}
+
+/// An image that a virtual machine has open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// File or block device.
+    pub file: OpenFile,
+    /// Options on the command line; none if it does not name the image.
+    pub options: Option<ImageOptions>,
+}
+
+/// Lists the virtual machines, by pid; `root` is the folder that has `proc`.
+pub fn machines(root: &Path) -> io::Result<Vec<Machine>> {
+    let mut machines = Vec::new();
+    for entry in fs::read_dir(root.join("proc"))?.flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        machines.extend(pid.and_then(|pid| machine(pid, &entry.path())));
+    }
+    machines.sort_by_key(|machine| machine.pid);
+    Ok(machines)
+}
+
+/// Returns the virtual machine of a process, if it is QEMU's.
+fn machine(pid: u32, process: &Path) -> Option<Machine> {
+    let arguments = command_line(process)?;
+    if !is_qemu(process, arguments.first()?) {
+        return None;
+    }
+    let options = BlockOptions::parse(arguments.get(1..)?);
+    let named = named_files(process, &options);
+    let image = |file: OpenFile| {
+        let options = named.get(&file.identity).and_then(|number| options.of(*number));
+        let is_block_device = matches!(file.identity, FileIdentity::BlockDevice(_));
+        (options.is_some() || file.has_image_lock || is_block_device).then_some(Image { file, options })
+    };
+    let images = open_files(process).ok().map(|files| files.into_iter().filter_map(image).collect());
+    let value_of = |option: &str| {
+        let at = arguments.iter().position(|argument| argument.trim_start_matches('-') == option)?;
+        arguments.get(at + 1).filter(|_| arguments.get(at).is_some_and(|option| option.starts_with('-')))
+    };
+    let name =
+        value_of("name").and_then(|name| OptionList::parse(name, "guest").get("guest").map(str::to_owned));
+    Some(Machine { pid, name, uuid: value_of("uuid").cloned(), images })
+}
+
+/// Returns the nodes of the files that a command line names. A name may be relative, and leads
+/// somewhere in the process's own mount namespace.
+fn named_files(process: &Path, options: &BlockOptions) -> HashMap<FileIdentity, usize> {
+    let identity = |name: &str| {
+        let name = name.strip_prefix("file:").unwrap_or(name);
+        let path = match name.strip_prefix('/') {
+            Some(absolute) => process.join("root").join(absolute),
+            None => process.join("cwd").join(name),
+        };
+        FileIdentity::of(&fs::metadata(path).ok()?)
+    };
+    options.files().filter_map(|(name, number)| Some((identity(name)?, number))).collect()
+}
+
+/// Returns a process's arguments; none for a kernel thread or one that has ended.
+fn command_line(process: &Path) -> Option<Vec<String>> {
+    let mut bytes = Vec::new();
+    fs::File::open(process.join("cmdline")).ok()?.take(COMMAND_LINE_MAX).read_to_end(&mut bytes).ok()?;
+    let bytes = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
+    let arguments = bytes.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    (!bytes.is_empty()).then(|| arguments.collect())
+}
+
+/// Returns whether a process runs QEMU. Without the right to read its program's file, the first
+/// argument decides.
+fn is_qemu(process: &Path, first_argument: &str) -> bool {
+    let program = fs::read_link(process.join("exe")).unwrap_or_else(|_| PathBuf::from(first_argument));
+    let Some(name) = program.file_name().map(|name| String::from_utf8_lossy(name.as_bytes())) else {
+        return false;
+    };
+    // The kernel's mark of a file that was replaced.
+    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+    name.starts_with("qemu-system-") || matches!(name, "qemu-kvm" | "kvm")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Makes a folder like that of a process.
+    fn process(root: &Path, pid: u32, exe: &str, arguments: &[&str]) -> PathBuf {
+        let process = root.join("proc").join(pid.to_string());
+        fs::create_dir_all(process.join("fdinfo")).unwrap();
+        fs::create_dir(process.join("fd")).unwrap();
+        symlink(exe, process.join("exe")).unwrap();
+        symlink("/", process.join("root")).unwrap();
+        symlink(root, process.join("cwd")).unwrap();
+        fs::write(
+            process.join("cmdline"),
+            arguments.iter().map(|word| format!("{word}\0")).collect::<String>(),
+        )
+        .unwrap();
+        process
+    }
+
+    fn open(process: &Path, number: u32, path: &Path, info: &str) {
+        symlink(path, process.join("fd").join(number.to_string())).unwrap();
+        fs::write(process.join("fdinfo").join(number.to_string()), info).unwrap();
+    }
+
+    #[test]
+    fn qemus_processes_are_found_with_their_images() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for name in ["a.img", "hot.img", "log"] {
+            fs::write(path(name), "").unwrap();
+        }
+        let arguments =
+            ["qemu", "-name", "guest=web,debug-threads=on", "-uuid", "1-2", "-drive", "file=a.img,id=d"];
+        let qemu = process(root.path(), 7, "/usr/bin/qemu-system-x86_64 (deleted)", &arguments);
+        open(&qemu, 3, &path("a.img"), "flags:\t02100002\n");
+        open(&qemu, 4, &path("log"), "flags:\t0100001\n");
+        let lock = "flags:\t02100000\nlock:\t1: OFDLCK ADVISORY  READ -1 fe:00:1 100 101\n";
+        open(&qemu, 5, &path("hot.img"), lock);
+        process(root.path(), 8, "/usr/bin/qemu-img", &["qemu-img", "info"]);
+        process(root.path(), 9, "/usr/bin/cat", &["-name", "web"]);
+        let found = machines(root.path()).unwrap();
+        let [machine] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(
+            (machine.pid, machine.name.as_deref(), machine.uuid.as_deref()),
+            (7, Some("web"), Some("1-2"))
+        );
+        let images = machine.images.as_ref().unwrap();
+        let images = images.iter().map(|image| {
+            let name = image.file.path.file_name().unwrap().to_str().unwrap();
+            (name, image.file.writable, image.options.as_ref().and_then(|options| options.node.as_deref()))
+        });
+        assert_eq!(images.collect::<Vec<_>>(), [("a.img", true, Some("d")), ("hot.img", false, None)]);
+    }
+
+    #[test]
+    fn a_process_that_may_not_be_read_has_no_list_of_images() {
+        let root = tempfile::tempdir().unwrap();
+        let qemu = process(root.path(), 7, "/usr/libexec/qemu-kvm", &["qemu-kvm", "-name", "web", "-uuid"]);
+        fs::remove_dir(qemu.join("fd")).unwrap();
+        let found = machines(root.path()).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].name.as_deref(), &found[0].uuid, &found[0].images), (Some("web"), &None, &None));
+        assert!(machines(&root.path().join("none")).is_err());
+    }
+}
