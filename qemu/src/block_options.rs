@@ -189,10 +189,6 @@ fn drive(text: &str) -> Node {
     let mut node = Node::new(&options);
     let cache = options.get("cache").and_then(CacheMode::parse);
     (node.file, node.format, node.cache) = (file, format, cache);
-    if options.is("snapshot", "on") {
-        // Writes go to a temporary file; this one is only read.
-        node.cache = Some(CacheMode::Unsafe);
-    }
     node
 }
 

@@ -72,8 +72,10 @@ fn machine(pid: u32, process: &Path) -> Option<Machine> {
     };
     let images = open_files(process).ok().map(|files| files.into_iter().filter_map(image).collect());
     let value_of = |option: &str| {
-        let at = arguments.iter().position(|argument| argument.trim_start_matches('-') == option)?;
-        arguments.get(at + 1).filter(|_| arguments.get(at).is_some_and(|option| option.starts_with('-')))
+        let is_option = |argument: &String| {
+            argument.strip_prefix('-').is_some_and(|name| name.strip_prefix('-').unwrap_or(name) == option)
+        };
+        arguments.get(arguments.iter().position(is_option)? + 1)
     };
     let name =
         value_of("name").and_then(|name| OptionList::parse(name, "guest").get("guest").map(str::to_owned));

@@ -49,6 +49,9 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("writeback", "ext4", Disk::Loop),
     suite("waits", "files_lock", Disk::Loop),
     suite("stacked", "", Disk::Loop),
+    suite("guest_passthrough", "", Disk::Scsi),
+    suite("guest_flush", "sync", Disk::Virtio),
+    suite("guest_zones", "", Disk::Zoned),
     suite("page_faults", "major_fault", Disk::Loop),
 ];
 
@@ -59,7 +62,7 @@ pub(super) const ONCE_6_1: &[Suite] = &[
     suite("overlay", "", Disk::Loop),
     suite("file_names", "a_path_follows", Disk::Loop),
     suite("guest_in_flight", "removed", Disk::Linear),
-    suite("guest_flush", "sync", Disk::Virtio),
+    suite("guest_scsi", "", Disk::Scsi),
     // Finding a context works the same in every kernel (FURTHER covers it); reading it does not.
     suite("context", "attributes", Disk::Loop),
     suite("page_faults", "stores", Disk::Loop),
@@ -78,9 +81,6 @@ pub(super) const ONCE_6_1: &[Suite] = &[
 /// Like [`ONCE_6_1`], in 6.12.
 pub(super) const ONCE_6_12: &[Suite] = &[
     suite("guest_stacked", "tower", Disk::Tower),
-    suite("guest_scsi", "", Disk::Scsi),
-    suite("guest_passthrough", "", Disk::Scsi),
-    suite("guest_zones", "", Disk::Zoned),
     suite("guest_stacked", "mirror", Disk::Mirror),
     suite("guest_faults", "slow", Disk::Slow),
     suite("guest_in_flight", "silent", Disk::Mute),
