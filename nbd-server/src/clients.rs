@@ -24,9 +24,17 @@ const SWEEP_MAX: Duration = Duration::from_secs(1);
 /// Table of clients.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    entries: Mutex<Vec<Entry>>,
+    table: Mutex<Table>,
+    max: usize,
     stall_max: Duration,
     idle_min: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: Vec<Entry>,
+    /// Number of clients in their handshake, which have no entry yet.
+    handshakes: usize,
 }
 
 #[derive(Debug)]
@@ -39,25 +47,36 @@ struct Entry {
 }
 
 impl Clients {
-    pub(crate) fn new(stall_max: Duration, idle_min: Duration) -> Self {
-        Self { entries: Mutex::default(), stall_max, idle_min }
+    /// Creates a table for at most `max` clients.
+    pub(crate) fn new(max: usize, stall_max: Duration, idle_min: Duration) -> Self {
+        Self { table: Mutex::default(), max, stall_max, idle_min }
     }
 
-    pub(crate) fn insert(&self, client: &Arc<Client>) {
+    /// Begins the handshake of a further client, in exchange for the one that has been idle the
+    /// longest if there is no room. Returns false if there is neither.
+    pub(crate) fn begin_handshake(&self) -> bool {
+        let mut table = self.lock();
+        table.entries.retain(|entry| entry.client.strong_count() > 0);
+        let is_full = table.entries.len() + table.handshakes >= self.max;
+        if is_full && !self.close_longest_idle(&mut table.entries) {
+            return false;
+        }
+        table.handshakes += 1;
+        true
+    }
+
+    /// Ends a handshake, of a client that is connected now if it succeeded. Both counts change at
+    /// once: a client that is counted twice would take the room of another.
+    pub(crate) fn end_handshake(&self, client: Option<&Arc<Client>>) {
         let now = Instant::now();
-        self.lock().push(Entry {
+        let mut table = self.lock();
+        table.handshakes -= 1;
+        table.entries.extend(client.map(|client| Entry {
             client: Arc::downgrade(client),
             progress: client.progress(),
             received_at: now,
             sent_at: now,
-        });
-    }
-
-    /// Returns the number of connected clients.
-    pub(crate) fn count(&self) -> usize {
-        let mut entries = self.lock();
-        entries.retain(|entry| entry.client.strong_count() > 0);
-        entries.len()
+        }));
     }
 
     /// Returns the time between two sweeps.
@@ -68,7 +87,7 @@ impl Clients {
     /// Disconnects the clients that stall.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
-        self.lock().retain_mut(|entry| {
+        self.lock().entries.retain_mut(|entry| {
             let Some(client) = entry.client.upgrade() else { return false };
             let stalls = entry.observe(&client, now).stalls(&client, now, self.stall_max);
             if stalls {
@@ -80,8 +99,8 @@ impl Clients {
 
     /// Disconnects the client that has been idle the longest, if that is long enough. Returns
     /// whether there is one.
-    pub(crate) fn close_longest_idle(&self) -> bool {
-        let (now, mut entries) = (Instant::now(), self.lock());
+    fn close_longest_idle(&self, entries: &mut Vec<Entry>) -> bool {
+        let now = Instant::now();
         let mut longest: Option<(Instant, usize, Arc<Client>)> = None;
         for (at, entry) in entries.iter_mut().enumerate() {
             let Some(client) = entry.client.upgrade() else { continue };
@@ -97,8 +116,8 @@ impl Clients {
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,5 +160,37 @@ impl Observed {
     fn idle_since(&self, client: &Client) -> Option<Instant> {
         let is_idle = self.activity == Activity::Idle && !client.socket.is_ready(PollFlags::IN);
         is_idle.then(|| self.received_at.max(self.sent_at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::memory::Memory;
+    use crate::socket::Socket;
+
+    #[test]
+    fn a_client_takes_one_place_from_its_handshake_to_its_end() {
+        let clients = Clients::new(2, Duration::from_secs(30), Duration::from_secs(60));
+        let client = || {
+            let (socket, _) = UnixStream::pair().unwrap();
+            Client::new(Socket::Unix(socket), Memory::new(1 << 30))
+        };
+        assert!(clients.begin_handshake());
+        let first = client();
+        clients.end_handshake(Some(&first));
+        assert!(clients.begin_handshake());
+        assert!(!clients.begin_handshake());
+        clients.end_handshake(None);
+        assert!(clients.begin_handshake());
+        let second = client();
+        clients.end_handshake(Some(&second));
+        assert!(!clients.begin_handshake());
+        drop(first);
+        assert!(clients.begin_handshake());
     }
 }

@@ -75,9 +75,8 @@ struct State {
     backend: Backend,
     memory: Arc<Memory>,
     clients: Clients,
-    /// Number of connections in their handshake.
+    /// Number of threads that run a handshake, or pass its connection to the backend.
     handshakes: AtomicUsize,
-    connections_max: usize,
     stopping: AtomicBool,
 }
 
@@ -98,9 +97,8 @@ impl Server {
             export,
             backend,
             memory: Memory::new(config.memory),
-            clients: Clients::new(config.stall_max, config.idle_min),
+            clients: Clients::new(config.connections, config.stall_max, config.idle_min),
             handshakes: AtomicUsize::new(0),
-            connections_max: config.connections,
             stopping: AtomicBool::new(false),
         });
         let own = Arc::clone(&state);
@@ -158,18 +156,17 @@ impl State {
 
     /// Runs the handshake in its own thread.
     fn spawn_handshake(self: &Arc<Self>, socket: Socket) {
-        let others = self.handshakes.fetch_add(1, Ordering::SeqCst) + self.clients.count();
-        let state = Arc::clone(self);
-        let finish = move || state.handshakes.fetch_sub(1, Ordering::SeqCst);
-        let is_full = others >= self.connections_max && !self.clients.close_longest_idle();
-        if is_full || self.stopping.load(Ordering::SeqCst) {
-            finish();
+        if self.stopping.load(Ordering::SeqCst) || !self.clients.begin_handshake() {
             return;
         }
+        self.handshakes.fetch_add(1, Ordering::SeqCst);
+        let state = Arc::clone(self);
+        let finish = move || state.handshakes.fetch_sub(1, Ordering::SeqCst);
         let state = Arc::clone(self);
         let run = move || {
-            if let Ok(Some(accepted)) = state.run_handshake(socket) {
-                state.clients.insert(&accepted.client);
+            let accepted = state.run_handshake(socket).ok().flatten();
+            state.clients.end_handshake(accepted.as_ref().map(|accepted| &accepted.client));
+            if let Some(accepted) = accepted {
                 // An error means that descriptors or memory are exhausted. The socket is closed,
                 // which the client sees.
                 let _ = match &state.backend {
@@ -182,6 +179,7 @@ impl State {
         };
         let spawned = std::thread::Builder::new().name("nbd-handshake".to_owned()).spawn(run);
         if spawned.is_err() {
+            self.clients.end_handshake(None);
             self.handshakes.fetch_sub(1, Ordering::SeqCst);
         }
     }
