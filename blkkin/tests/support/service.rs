@@ -132,12 +132,11 @@ impl Drop for Service {
     }
 }
 
-/// Returns the last two lines of the kernel's log about memory faults.
+/// Returns the last two lines of the kernel's log about memory faults, of any process.
 fn faults() -> String {
-    let log = Command::new("dmesg").output().unwrap().stdout;
+    let log = Command::new("dmesg").output().map(|output| output.stdout).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
-    let mut faults =
-        log.lines().rev().filter(|line| line.contains("segfault at")).take(2).collect::<Vec<_>>();
-    faults.reverse();
-    format!("faults in the kernel's log: {faults:?}")
+    let is_fault = |line: &&str| line.contains("segfault at") || line.contains("general protection");
+    let faults = log.lines().filter(is_fault).collect::<Vec<_>>();
+    format!("faults in the kernel's log: {:?}", &faults[faults.len().saturating_sub(2)..])
 }

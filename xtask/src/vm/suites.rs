@@ -40,8 +40,8 @@ impl Suite {
 /// Attach kinds that the tracer does not prefer.
 const ALL_OTHER: &[Attach] = &[RawTp, Fentry, Kprobe];
 
-/// Suites that a short run has in each of these kernels: in 6.1, in 6.12 and in the newer one that most
-/// machines have, their hooks or the kernel's structures differ, or the machine's policy refuses their hooks.
+/// Suites that a short run has in both 6.1 and 6.12: their hooks or the kernel's structures differ, or the
+/// host's policy may refuse their hooks.
 pub(super) const EVERYWHERE: &[Suite] = &[
     suite("kernels", "", Disk::Virtio),
     suite("async_io", "requests_of", Disk::Loop),
@@ -55,8 +55,7 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("page_faults", "major_fault", Disk::Loop),
 ];
 
-/// Suites that differ by device or program and not by kernel, or that 6.1, the oldest kernel, and this
-/// machine's cover. A short run has these in 6.1 only; a full run has them in both kernels.
+/// Suites that differ by device or program and not by kernel, or that the oldest kernel and the host's cover. A short run has these in 6.1 only; a full run has them in both kernels.
 pub(super) const ONCE_6_1: &[Suite] = &[
     suite("device", "", Disk::Virtio),
     suite("overlay", "", Disk::Loop),
