@@ -11,6 +11,7 @@ mod paths;
 pub(crate) mod post_filter;
 mod syscalls;
 mod tasks;
+mod virtual_machines;
 
 use std::mem;
 
@@ -55,6 +56,8 @@ impl TraceFilter {
                 "--detail 1",
             ));
         }
+        let mut tree = resolve_all(&args.tree, |p| tasks::pid("--tree", p))?;
+        tree.extend(resolve_all(&args.vm, virtual_machines::virtual_machine)?);
         Ok(TraceFilter {
             kernel: Filter {
                 pids: resolve_all(&args.pid, |p| tasks::pid("--pid", p))?,
@@ -68,7 +71,7 @@ impl TraceFilter {
                 errors_only: args.errors_only,
                 keep_sampled: args.sampled_by_program.is_on(),
             },
-            tree: resolve_all(&args.tree, |p| tasks::pid("--tree", p))?,
+            tree,
             detail,
             post: PostFilter {
                 tasks: None,

@@ -1,8 +1,9 @@
-//! Virtual machines that `blkkin doctor` lists.
+//! Virtual machines that `blkkin doctor` lists, and that `--vm` traces.
 //!
-//! *Input*: QEMU with images of each aio and cache mode, a disk that is attached later, and an image
-//! that is exported for a time. *Independent count*: QEMU's own word, by `query-block` and
-//! `query-named-block-nodes` of its QMP socket.
+//! *Input*: QEMU with images of each aio and cache mode, a backing file, a disk that is attached later,
+//! and an image that is exported for a time; writes to two virtual machines at once. *Independent
+//! count*: QEMU's own word, by `query-block` and `query-named-block-nodes` of its QMP socket; for the
+//! aio modes, which QEMU does not report, the options that it was started with.
 
 #![allow(
     clippy::unwrap_used,
@@ -75,6 +76,26 @@ impl Qemu {
         serde_json::from_str(&line).unwrap()
     }
 
+    /// Returns the format and cache mode of each image of a device.
+    fn devices(&mut self) -> BTreeMap<PathBuf, [Value; 2]> {
+        let files = self.files();
+        let devices = self.execute("query-block", json!({}));
+        let devices = devices.as_array().unwrap().iter().map(|device| &device["inserted"]);
+        devices
+            .map(|image| {
+                let name = image["file"].as_str().unwrap();
+                // Of an image with a backing file, QEMU describes both.
+                let described: Option<Value> =
+                    name.strip_prefix("json:").map(|text| serde_json::from_str(text).unwrap());
+                let inner = described.as_ref().and_then(|image| image["file"]["filename"].as_str());
+                let path = self.folder.join(inner.unwrap_or(name));
+                // QEMU reports the flags of the outermost node; the file's own decides on O_DIRECT.
+                let mode = mode(files[&path].0, &image["cache"]);
+                (path, [image["drv"].clone(), json!(mode)])
+            })
+            .collect()
+    }
+
     /// Returns the files that QEMU has open: whether each bypasses the page cache, and is only read.
     fn files(&mut self) -> BTreeMap<PathBuf, (bool, bool)> {
         let nodes = self.execute("query-named-block-nodes", json!({}));
@@ -90,6 +111,19 @@ impl Qemu {
                 (path, (node["cache"]["direct"].as_bool().unwrap(), node["ro"].as_bool().unwrap()))
             })
             .collect()
+    }
+}
+
+/// Name of a cache mode in QEMU's manual.
+fn mode(direct: bool, cache: &Value) -> &'static str {
+    let [no_flush, writeback] = ["no-flush", "writeback"].map(|part| cache[part].as_bool().unwrap());
+    match (direct, no_flush, writeback) {
+        (true, false, true) => "none",
+        (false, false, true) => "writeback",
+        (false, false, false) => "writethrough",
+        (true, false, false) => "directsync",
+        (false, true, true) => "unsafe",
+        other => panic!("{other:?}"),
     }
 }
 
@@ -151,17 +185,28 @@ fn each_image_is_listed_with_the_modes_that_qemu_reports() {
             arguments.push(format!("file={file},format=raw,if=none,id={id},aio={aio},cache={cache}"));
             arguments.push("-device".to_owned());
             arguments.push(format!("virtio-blk-pci,drive={id},iothread=io1"));
-            expected.push((name, id, "raw", aio, cache, json!("virtio-blk-pci"), json!("io1")));
+            expected.push((name, id, "raw", aio, cache, json!("virtio-blk-pci"), json!(["io1"])));
         }
     }
+    image("readonly.img", "raw");
+    arguments.extend(["-drive", "file=readonly.img,format=raw,if=none,id=ro,readonly=on"].map(str::to_owned));
+    arguments.extend(["-device", "virtio-blk-pci,drive=ro"].map(str::to_owned));
+    let device = json!("virtio-blk-pci");
+    expected.push(("readonly.img".into(), "ro".into(), "raw", "threads", "writeback", device, json!([])));
     // As libvirt writes it: a node for the file, one for the format, and a device, as JSON.
-    image("libvirt.qcow2", "qcow2");
+    image("base.img", "raw");
+    let create = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", "base.img", "libvirt.qcow2"];
+    capture(tool("qemu-img").args(create).current_dir(&folder)).unwrap();
+    let base = json!({ "driver": "file", "filename": folder.join("base.img"), "node-name": "base", "read-only": true });
     let storage = json!({ "driver": "file", "filename": folder.join("libvirt.qcow2"), "node-name": "storage",
         "aio": "io_uring", "cache": { "direct": true, "no-flush": false } });
-    let format = json!({ "driver": "qcow2", "file": "storage", "node-name": "format" });
+    let format = json!({ "driver": "qcow2", "file": "storage", "node-name": "format",
+        "backing": "base" });
     let device = json!({ "driver": "scsi-hd", "drive": "format", "bus": "scsi0.0", "write-cache": "off" });
     arguments.extend(["-device", "virtio-scsi-pci,id=scsi0"].map(str::to_owned));
-    for (option, value) in [("-blockdev", storage), ("-blockdev", format), ("-device", device)] {
+    for (option, value) in
+        [("-blockdev", base), ("-blockdev", storage), ("-blockdev", format), ("-device", device)]
+    {
         arguments.extend([option.to_owned(), value.to_string()]);
     }
     expected.push((
@@ -171,35 +216,36 @@ fn each_image_is_listed_with_the_modes_that_qemu_reports() {
         "io_uring",
         "directsync",
         json!("scsi-hd"),
-        Value::Null,
+        json!([]),
     ));
+    expected.push(("base.img".into(), "base".into(), "raw", "threads", "writeback", Value::Null, json!([])));
 
     let mut qemu = Qemu::start(&folder, &arguments);
     let (machine, images) = assert_same_files(&mut qemu);
     assert_eq!((&machine["name"], &machine["uuid"]), (&json!("web, 1"), &json!(UUID)));
     assert_eq!(images.len(), expected.len());
-    for (name, node, format, aio, cache, device, iothread) in expected {
+    let devices = qemu.devices();
+    assert_eq!(devices.len(), expected.len() - 1, "each image but the backing file: {devices:?}");
+    for (path, modes) in &devices {
+        assert!(images.contains_key(path), "{} in {:?}", path.display(), images.keys());
+        assert_eq!(&["format", "cache"].map(|key| images[path][key].clone()), modes, "{}", path.display());
+    }
+    for (name, node, format, aio, cache, device, iothreads) in expected {
         let image = &images[&folder.join(&name)];
         let found = ["node", "format", "aio", "cache"].map(|key| image[key].as_str().unwrap());
         assert_eq!(found, [node.as_str(), format, aio, cache], "{name}");
-        assert_eq!((&image["device"], &image["iothread"]), (&device, &iothread), "{name}");
+        assert_eq!((&image["device"], &image["iothreads"]), (&device, &iothreads), "{name}");
+        assert_eq!(image["backing"], name == "base.img", "{name}");
     }
 
     // A disk that is attached later; an image that is exported, and one that no longer is.
-    let add = |qemu: &mut Qemu, name: &str| {
-        image(&format!("{name}.img"), "raw");
-        let filename = folder.join(format!("{name}.img"));
-        let node =
-            json!({ "driver": "file", "filename": filename, "node-name": name, "cache": { "direct": true } });
-        qemu.execute("blockdev-add", node);
-    };
-    add(&mut qemu, "later");
+    image("later.img", "raw");
+    let node = json!({ "driver": "file", "filename": folder.join("later.img"), "node-name": "later",
+        "cache": { "direct": true } });
+    qemu.execute("blockdev-add", node);
     qemu.execute("device_add", json!({ "driver": "virtio-blk-pci", "drive": "later" }));
-    add(&mut qemu, "exported");
-    let address = json!({ "type": "unix", "data": { "path": folder.join("nbd") } });
-    qemu.execute("nbd-server-start", json!({ "addr": address }));
-    let export = json!({ "type": "nbd", "id": "e", "node-name": "exported", "writable": true });
-    qemu.execute("block-export-add", export);
+    image("exported.img", "raw");
+    export(&mut qemu, &folder.join("exported.img"));
     let (_, images) = assert_same_files(&mut qemu);
     for name in ["later.img", "exported.img"] {
         let image = &images[&folder.join(name)];
@@ -209,7 +255,7 @@ fn each_image_is_listed_with_the_modes_that_qemu_reports() {
         );
     }
     qemu.execute("block-export-del", json!({ "id": "e", "mode": "hard" }));
-    qemu.execute("blockdev-del", json!({ "node-name": "exported" }));
+    qemu.execute("blockdev-del", json!({ "node-name": "n" }));
     assert!(!assert_same_files(&mut qemu).1.contains_key(&folder.join("exported.img")));
 
     let table = common::run(&["doctor"]);
@@ -219,4 +265,56 @@ fn each_image_is_listed_with_the_modes_that_qemu_reports() {
     // Without root the names are there and the images are not.
     let other = common::run_unprivileged(&["doctor"]).stdout;
     assert!(other.contains("web, 1, process") && other.contains("cannot be read without root"), "{other}");
+}
+
+/// Adds an image to a virtual machine and exports it, so that QEMU does I/O while its guest is
+/// stopped. Returns the address of the export.
+fn export(qemu: &mut Qemu, image: &Path) -> String {
+    let socket = qemu.folder.join("nbd");
+    let node = json!({ "driver": "file", "filename": image, "node-name": "n", "cache": { "direct": true } });
+    qemu.execute("blockdev-add", node);
+    let address = json!({ "type": "unix", "data": { "path": socket } });
+    qemu.execute("nbd-server-start", json!({ "addr": address }));
+    let export = json!({ "type": "nbd", "id": "e", "node-name": "n", "writable": true });
+    qemu.execute("block-export-add", export);
+    format!("nbd+unix:///n?socket={}", socket.display())
+}
+
+#[test]
+fn one_of_two_virtual_machines_is_traced_by_its_name() {
+    const WRITES: u64 = 20;
+    needs!("qemu-system-x86_64", "qemu-img", "qemu-io");
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let mut machines = ["web", "db"].map(|name| {
+        let own = folder.join(name);
+        std::fs::create_dir(&own).unwrap();
+        let image = own.join("disk.img");
+        capture(tool("qemu-img").args(["create", "-q", "-f", "raw"]).arg(&image).arg("16M")).unwrap();
+        let mut qemu = Qemu::start(&own, &["-name", name].map(str::to_owned));
+        let address = export(&mut qemu, &image);
+        (qemu, image, address)
+    });
+    let writes = (0..WRITES).map(|n| format!(" -c 'write {}k 64k'", 64 * n)).collect::<String>();
+    let script = machines.each_ref().map(|(_, _, address)| format!("qemu-io -f raw{writes} '{address}'"));
+    let report = folder.join("report.json");
+    let (json, path) = (format!("--json={}", report.display()), format!("{}/**/disk.img", folder.display()));
+    let run =
+        common::run(&["run", "--vm", "web", "--path", &path, &json, "--", "sh", "-c", &script.join(" && ")]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let files = report["files"]["slowest"].as_array().unwrap().iter();
+    let files = files.map(|file| {
+        let number = |key: &str| file[key].as_u64().unwrap();
+        (file["path"].as_str().unwrap().to_owned(), number("bytes_written"))
+    });
+    let [(_, web, _), _] = &mut machines;
+    let expected = [(web.to_str().unwrap().to_owned(), WRITES * (64 << 10))];
+    assert_eq!(files.collect::<Vec<_>>(), expected, "{}", report["losses"]);
+}
+
+#[test]
+fn an_unknown_virtual_machine_is_refused() {
+    let refused = common::run(&["trace", "--vm", "no such machine"]);
+    refused.assert_refused(2, "no virtual machine `no such machine` for --vm", "a name or UUID");
 }

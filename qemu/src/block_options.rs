@@ -1,22 +1,38 @@
-//! How QEMU uses the images that its command line names.
+//! Ways in which QEMU uses the images that its command line names.
 //!
 //! *In*: the arguments of `-drive`, `-blockdev`, `-device` and the short forms (`-hda`). *Out*: for a
 //! file: the name of its node, its format, aio and cache mode, and the device that the guest sees.
 //!
-//! A file belongs to a block node (`-blockdev driver=file`), which another may wrap (`driver=qcow2,
-//! file=NODE`), and a device names the outermost one (`-device virtio-blk-pci,drive=NODE`). `-drive`
-//! has all of it in one argument. [`BlockOptions::of`] follows the nodes from a file outwards.
+//! A file belongs to a block node (`-blockdev driver=file`). Another may wrap it, by name or in the
+//! same argument (`driver=qcow2,file=NODE`), and filters may wrap that. A device names the outermost
+//! one (`-device virtio-blk-pci,drive=NODE`). `-drive` has all of it in one argument.
+//! [`BlockOptions::of`] follows the nodes from a file outwards.
 //!
-//! Source: qemu(1), and block.c (`bdrv_parse_cache_mode`) for the cache modes.
+//! Source: qemu(1), block.c (`bdrv_parse_cache_mode`, `bdrv_inherited_options`) and hw/block/block.c
+//! (`blkconf_apply_backend_options`) for the cache mode.
 
 use std::fmt::{self, Display};
 
-use crate::option_list::OptionList;
+use crate::option_list::{OptionList, option_name};
 
-/// Maximum number of nodes that may wrap each other: a command line could name a circle.
-const CHAIN_MAX: usize = 16;
+/// Maximum number of nodes inside each other: a command line could name a circle.
+const DEPTH_MAX: usize = 16;
 /// Maximum number of nodes and of devices that are read: each image is compared with each.
 const ENTRIES_MAX: usize = 1_024;
+
+/// Drivers that open a file of this machine.
+const FILES: [&str; 3] = ["file", "host_device", "host_cdrom"];
+/// Drivers between a device and a format that change nothing in the data.
+const FILTERS: [&str; 8] = [
+    "blkdebug",
+    "blklogwrites",
+    "blkreplay",
+    "compress",
+    "copy-before-write",
+    "copy-on-read",
+    "preallocate",
+    "throttle",
+];
 
 /// Way in which QEMU submits I/O on an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,19 +45,15 @@ pub enum Aio {
     IoUring,
 }
 
-/// Cache mode of an image, as QEMU's manual names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheMode {
-    /// Page cache of the host; a guest's flush is passed on. QEMU's default.
-    Writeback,
-    /// Past the page cache; a guest's flush is passed on.
-    None,
-    /// Page cache of the host; each write is flushed.
-    Writethrough,
-    /// Past the page cache; each write is flushed.
-    Directsync,
-    /// Page cache of the host; a guest's flush does nothing.
-    Unsafe,
+/// Cache mode of an image. QEMU's manual has names for five of the combinations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheMode {
+    /// Reads and writes bypass the host's page cache.
+    pub direct: bool,
+    /// A guest's flush does nothing.
+    pub no_flush: bool,
+    /// Each write is flushed.
+    pub write_through: bool,
 }
 
 /// Options of an image on a command line.
@@ -55,10 +67,13 @@ pub struct ImageOptions {
     pub aio: Aio,
     /// Cache mode.
     pub cache: CacheMode,
-    /// Device that the guest sees: `virtio-blk-pci`.
+    /// True if another image is based on it.
+    pub is_backing: bool,
+    /// Device that the guest sees, by its driver: `virtio-blk-pci`. None if the command line leaves
+    /// it to QEMU.
     pub device: Option<String>,
-    /// I/O thread of that device; none if the main loop serves it.
-    pub iothread: Option<String>,
+    /// I/O threads of that device or of its controller.
+    pub iothreads: Vec<String>,
 }
 
 /// Block nodes and devices of a command line.
@@ -68,21 +83,39 @@ pub(crate) struct BlockOptions {
     devices: Vec<OptionList>,
 }
 
-/// Node of QEMU's block graph, with the nodes inside the same argument.
-#[derive(Clone, Debug)]
+/// Node of QEMU's block graph.
+#[derive(Clone, Debug, Default)]
 struct Node {
     /// Names by which others refer to it: its node name, the drive's id.
     names: Vec<String>,
+    driver: Option<String>,
     /// File that it opens.
     file: Option<String>,
-    /// Name of the node that it wraps.
-    wraps: Option<String>,
-    format: Option<String>,
+    /// Node that it wraps, and the node that it is based on.
+    wraps: Option<Inner>,
+    backing: Option<Inner>,
     aio: Option<Aio>,
-    /// Cache mode that `-drive` chose.
-    cache: Option<CacheMode>,
-    direct: bool,
-    no_flush: bool,
+    cache: CacheOptions,
+    /// True if QEMU finds out the format of a file without one.
+    is_probed: bool,
+    /// Device that QEMU adds for it.
+    device: Option<&'static str>,
+}
+
+/// Reference to another node.
+#[derive(Clone, Debug)]
+enum Inner {
+    /// Inside the same argument: its number.
+    Number(usize),
+    Name(String),
+}
+
+/// Parts of a cache mode that an argument has.
+#[derive(Clone, Copy, Debug, Default)]
+struct CacheOptions {
+    direct: Option<bool>,
+    no_flush: Option<bool>,
+    write_through: Option<bool>,
 }
 
 impl BlockOptions {
@@ -90,23 +123,26 @@ impl BlockOptions {
     pub(crate) fn parse(arguments: &[String]) -> BlockOptions {
         let mut options = BlockOptions::default();
         let mut arguments = arguments.iter();
-        while let Some(option) = arguments.next() {
-            let Some(name) = option.strip_prefix('-') else { continue };
-            match name.strip_prefix('-').unwrap_or(name) {
-                "drive" => options.nodes.extend(arguments.next().map(|text| drive(text))),
-                "blockdev" => options.nodes.extend(arguments.next().map(|text| blockdev(text))),
-                "device" => {
+        while let Some(argument) = arguments.next() {
+            match option_name(argument) {
+                Some("drive") => arguments.next().into_iter().for_each(|text| options.add_drive(text)),
+                Some("blockdev") => {
+                    let list = arguments.next().map(|text| OptionList::parse(text, "driver"));
+                    list.into_iter()
+                        .for_each(|list| _ = options.add_node(&list, "", CacheOptions::default()));
+                }
+                Some("device") if options.devices.len() < ENTRIES_MAX => {
                     options.devices.extend(arguments.next().map(|text| OptionList::parse(text, "driver")));
                 }
-                "hda" | "hdb" | "hdc" | "hdd" | "cdrom" | "sd" | "pflash" | "mtdblock" => {
-                    let file = arguments.next().map(|text| text.replace(',', ",,"));
-                    options.nodes.extend(file.map(|file| drive(&format!("file={file}"))));
+                Some(
+                    "hda" | "hdb" | "hdc" | "hdd" | "cdrom" | "fda" | "fdb" | "sd" | "pflash" | "mtdblock",
+                ) => {
+                    let file = arguments.next().map(|text| format!("file={}", text.replace(',', ",,")));
+                    file.into_iter().for_each(|drive| options.add_drive(&drive));
                 }
                 _ => {}
             }
         }
-        options.nodes.truncate(ENTRIES_MAX);
-        options.devices.truncate(ENTRIES_MAX);
         options
     }
 
@@ -119,94 +155,120 @@ impl BlockOptions {
     /// Returns how QEMU uses the file of a node.
     pub(crate) fn of(&self, number: usize) -> Option<ImageOptions> {
         let innermost = self.nodes.get(number)?;
-        let chain = self.chain(innermost);
-        let first = |found: &dyn Fn(&Node) -> Option<String>| chain.iter().rev().find_map(|node| found(node));
-        let device = chain.iter().rev().flat_map(|node| &node.names);
-        let device =
-            device.filter_map(|name| self.devices.iter().find(|device| device.is("drive", name))).next();
-        let write_through = device.is_some_and(|device| device.is("write-cache", "off"));
-        let cache = chain.iter().find_map(|node| node.cache).unwrap_or_else(|| {
-            let direct = chain.iter().any(|node| node.direct);
-            match (chain.iter().any(|node| node.no_flush), direct, write_through) {
-                (true, ..) => CacheMode::Unsafe,
-                (false, true, false) => CacheMode::None,
-                (false, true, true) => CacheMode::Directsync,
-                (false, false, false) => CacheMode::Writeback,
-                (false, false, true) => CacheMode::Writethrough,
-            }
-        });
+        let chain = self.chain(number);
+        let outermost = chain.last().copied().unwrap_or(number);
+        let nodes = || chain.iter().filter_map(|number| self.nodes.get(*number));
+        let mut names = nodes().rev().flat_map(|node| &node.names);
+        let device = names.find_map(|name| self.devices.iter().find(|device| device.is("drive", name)));
+        let format = nodes().filter_map(|node| node.driver.as_deref());
+        let mut format = format.filter(|driver| !FILES.contains(driver) && !FILTERS.contains(driver));
+        let default = (!innermost.is_probed).then_some("raw");
+        let of_device = device.and_then(|device| device.flag("write-cache")).map(|on| !on);
         Some(ImageOptions {
-            node: first(&|node| node.names.first().cloned()),
-            // A file without a format node is raw for the guest.
-            format: first(&|node| node.format.clone()),
-            aio: chain.iter().find_map(|node| node.aio).unwrap_or(Aio::Threads),
-            cache,
-            device: device.and_then(|device| device.get("driver")).map(str::to_owned),
-            iothread: device.and_then(|device| device.get("iothread")).map(str::to_owned),
+            node: nodes().rev().find_map(|node| node.names.first().cloned()),
+            format: format.next().or(default).map(str::to_owned),
+            aio: nodes().find_map(|node| node.aio).unwrap_or(Aio::Threads),
+            cache: CacheMode {
+                direct: innermost.cache.direct.unwrap_or(false),
+                no_flush: innermost.cache.no_flush.unwrap_or(false),
+                write_through: of_device
+                    .or_else(|| nodes().find_map(|node| node.cache.write_through))
+                    .unwrap_or(false),
+            },
+            is_backing: self.nodes.iter().any(|node| self.leads_to(node.backing.as_ref(), outermost)),
+            device: device
+                .and_then(|device| device.get("driver"))
+                .or_else(|| nodes().find_map(|node| node.device))
+                .map(str::to_owned),
+            iothreads: device.map(|device| self.iothreads(device)).unwrap_or_default(),
         })
     }
 
-    /// Returns a node and those that wrap it, innermost first.
-    fn chain<'a>(&'a self, innermost: &'a Node) -> Vec<&'a Node> {
+    /// Returns the numbers of a node and of those that wrap it, innermost first.
+    fn chain(&self, innermost: usize) -> Vec<usize> {
         let mut chain = vec![innermost];
-        while let Some(last) = chain.last().filter(|_| chain.len() < CHAIN_MAX) {
-            let wraps = |node: &&Node| node.wraps.as_ref().is_some_and(|inner| last.names.contains(inner));
-            let Some(outer) = self.nodes.iter().find(wraps) else { break };
+        while let Some(last) = chain.last().filter(|_| chain.len() < DEPTH_MAX) {
+            let wraps = |node: &Node| self.leads_to(node.wraps.as_ref(), *last);
+            let Some(outer) = self.nodes.iter().position(wraps) else { break };
             chain.push(outer);
         }
         chain
     }
-}
 
-/// Reads a `-blockdev`.
-fn blockdev(text: &str) -> Node {
-    let options = OptionList::parse(text, "driver");
-    let driver = options.get("driver").map(str::to_owned);
-    // A node inside the argument: `driver=qcow2,file.driver=file,file.filename=PATH`.
-    let inner = options.get("file.filename").map(str::to_owned);
-    let file = options.get("filename").map(str::to_owned).or(inner);
-    // QEMU opens a file by one of these; other drivers are formats and filters.
-    let opens =
-        driver.as_deref().is_some_and(|driver| matches!(driver, "file" | "host_device" | "host_cdrom"));
-    let mut node = Node::new(&options);
-    node.wraps = options.get("file").map(str::to_owned);
-    node.format = driver.filter(|_| !opens);
-    node.file = file;
-    node
-}
-
-/// Reads a `-drive`.
-fn drive(text: &str) -> Node {
-    let options = OptionList::parse(text, "file");
-    let format = options.get("format").or(options.get("driver")).map(str::to_owned);
-    let file = options.get("file").or(options.get("file.filename")).map(str::to_owned);
-    if let Some(json) = file.as_deref().and_then(|file| file.strip_prefix("json:")) {
-        // The drive's own names and modes, on the node of the JSON text.
-        let (own, described) = (Node::new(&options), blockdev(json));
-        let aio = own.aio.or(described.aio);
-        return Node { file: described.file, format: format.or(described.format), aio, ..own };
-    }
-    let mut node = Node::new(&options);
-    let cache = options.get("cache").and_then(CacheMode::parse);
-    (node.file, node.format, node.cache) = (file, format, cache);
-    node
-}
-
-impl Node {
-    /// Reads what all block options have in common.
-    fn new(options: &OptionList) -> Node {
-        let on = |key: &str| ["", "file."].iter().any(|inner| options.is(&format!("{inner}{key}"), "on"));
-        let names = ["node-name", "id"].iter().filter_map(|key| options.get(key).map(str::to_owned));
-        Node {
-            names: names.collect(),
-            file: None,
-            wraps: None,
-            format: None,
-            aio: options.get("aio").or(options.get("file.aio")).and_then(Aio::parse),
-            cache: None,
-            direct: on("cache.direct"),
-            no_flush: on("cache.no-flush"),
+    fn leads_to(&self, reference: Option<&Inner>, number: usize) -> bool {
+        match reference {
+            Some(Inner::Number(inner)) => *inner == number,
+            Some(Inner::Name(name)) => self.nodes.get(number).is_some_and(|node| node.names.contains(name)),
+            None => false,
         }
+    }
+
+    /// Returns the I/O threads of a device; of its controller if it has none (`bus=scsi0.0`).
+    fn iothreads(&self, device: &OptionList) -> Vec<String> {
+        let own = device.iothreads();
+        if !own.is_empty() {
+            return own;
+        }
+        let bus = device.get("bus").and_then(|bus| bus.split('.').next());
+        let controller = bus.and_then(|bus| self.devices.iter().find(|device| device.is("id", bus)));
+        controller.map(OptionList::iothreads).unwrap_or_default()
+    }
+
+    /// Adds the node of a `-blockdev` whose keys have this prefix, and those inside it. Returns its
+    /// number.
+    fn add_node(&mut self, options: &OptionList, prefix: &str, outer: CacheOptions) -> Option<usize> {
+        let key = |name: &str| format!("{prefix}{name}");
+        let get = |name: &str| options.get(&key(name)).map(str::to_owned);
+        let is_node =
+            ["driver", "filename", "node-name"].iter().any(|name| options.get(&key(name)).is_some());
+        if !is_node || self.nodes.len() >= ENTRIES_MAX || prefix.split('.').count() > DEPTH_MAX {
+            return None;
+        }
+        let cache = CacheOptions::read(options, prefix).or(outer);
+        let number = self.nodes.len();
+        self.nodes.push(Node {
+            names: get("node-name").into_iter().collect(),
+            driver: get("driver"),
+            file: get("filename"),
+            aio: get("aio").as_deref().and_then(Aio::parse),
+            cache,
+            ..Node::default()
+        });
+        let wraps = get("file").map(Inner::Name);
+        let wraps = wraps.or_else(|| self.add_node(options, &key("file."), cache).map(Inner::Number));
+        let backing = get("backing").map(Inner::Name);
+        let backing = backing.or_else(|| self.add_node(options, &key("backing."), cache).map(Inner::Number));
+        if let Some(node) = self.nodes.get_mut(number) {
+            (node.wraps, node.backing) = (wraps, backing);
+        }
+        Some(number)
+    }
+
+    fn add_drive(&mut self, text: &str) {
+        if self.nodes.len() >= ENTRIES_MAX {
+            return;
+        }
+        let options = OptionList::parse(text, "file");
+        let get = |name: &str| options.get(name).map(str::to_owned);
+        let mode = options.get("cache").and_then(CacheMode::parse);
+        let cache = CacheOptions::read(&options, "").or(mode.map(CacheOptions::from).unwrap_or_default());
+        let file = get("file");
+        let json = file.as_deref().and_then(|file| file.strip_prefix("json:")).map(OptionList::json);
+        let wraps = match &json {
+            Some(json) => self.add_node(json, "", cache),
+            None => self.add_node(&options, "file.", cache),
+        };
+        self.nodes.push(Node {
+            names: ["id", "node-name"].into_iter().filter_map(get).collect(),
+            driver: get("format").or_else(|| get("driver")),
+            file: file.filter(|_| wraps.is_none()),
+            wraps: wraps.map(Inner::Number),
+            backing: None,
+            aio: get("aio").as_deref().and_then(Aio::parse),
+            cache,
+            is_probed: true,
+            device: options.is("if", "virtio").then_some("virtio-blk"),
+        });
     }
 }
 
@@ -227,30 +289,68 @@ impl Display for Aio {
 }
 
 impl CacheMode {
-    const ALL: [CacheMode; 5] = [
-        CacheMode::Writeback,
-        CacheMode::None,
-        CacheMode::Writethrough,
-        CacheMode::Directsync,
-        CacheMode::Unsafe,
-    ];
-
+    /// Parses the value of `-drive cache=`.
     fn parse(text: &str) -> Option<CacheMode> {
-        // `off` is an old name of `none`.
-        let text = if text == "off" { "none" } else { text };
-        CacheMode::ALL.into_iter().find(|mode| mode.to_string() == text)
+        let (direct, no_flush, write_through) = match text {
+            // `off` is the old name of `none`.
+            "none" | "off" => (true, false, false),
+            "writeback" => (false, false, false),
+            "writethrough" => (false, false, true),
+            "directsync" => (true, false, true),
+            "unsafe" => (false, true, false),
+            _ => return None,
+        };
+        Some(CacheMode { direct, no_flush, write_through })
     }
 }
 
 impl Display for CacheMode {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            CacheMode::Writeback => "writeback",
-            CacheMode::None => "none",
-            CacheMode::Writethrough => "writethrough",
-            CacheMode::Directsync => "directsync",
-            CacheMode::Unsafe => "unsafe",
+        formatter.write_str(match (self.direct, self.no_flush, self.write_through) {
+            (true, false, false) => "none",
+            (false, false, false) => "writeback",
+            (false, false, true) => "writethrough",
+            (true, false, true) => "directsync",
+            (false, true, false) => "unsafe",
+            (true, true, false) => "unsafe, direct",
+            (direct, true, true) => {
+                return formatter.write_str(if direct {
+                    "unsafe, directsync"
+                } else {
+                    "unsafe, writethrough"
+                });
+            }
         })
+    }
+}
+
+impl CacheOptions {
+    fn read(options: &OptionList, prefix: &str) -> CacheOptions {
+        let flag = |name: &str| options.flag(&format!("{prefix}cache.{name}"));
+        CacheOptions {
+            direct: flag("direct"),
+            no_flush: flag("no-flush"),
+            write_through: flag("writeback").map(|on| !on),
+        }
+    }
+
+    /// Fills what is missing from other options.
+    fn or(self, other: CacheOptions) -> CacheOptions {
+        CacheOptions {
+            direct: self.direct.or(other.direct),
+            no_flush: self.no_flush.or(other.no_flush),
+            write_through: self.write_through.or(other.write_through),
+        }
+    }
+}
+
+impl From<CacheMode> for CacheOptions {
+    fn from(mode: CacheMode) -> CacheOptions {
+        CacheOptions {
+            direct: Some(mode.direct),
+            no_flush: Some(mode.no_flush),
+            write_through: Some(mode.write_through),
+        }
     }
 }
 
@@ -265,41 +365,83 @@ mod tests {
         options.of(number)
     }
 
+    /// Node, format, aio mode, cache mode, device and I/O threads in one text.
+    fn text(arguments: &[&str], file: &str) -> String {
+        let options = of(arguments, file).unwrap_or_else(|| panic!("{file} is not named"));
+        let or = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let ImageOptions { node, format, aio, cache, device, iothreads, .. } = options;
+        format!("{} {} {aio} {cache} {} {iothreads:?}", or(&node), or(&format), or(&device))
+    }
+
     #[test]
     fn a_drive_has_all_in_one_argument() {
         let drive = "file=/a.img,format=raw,if=none,id=d0,cache=directsync,aio=native";
-        let options =
-            of(&["-drive", drive, "-device", "virtio-blk-pci,drive=d0,iothread=io1"], "/a.img").unwrap();
-        assert_eq!((options.node.as_deref(), options.format.as_deref()), (Some("d0"), Some("raw")));
-        assert_eq!((options.aio, options.cache), (Aio::Native, CacheMode::Directsync));
-        assert_eq!(options.device.as_deref(), Some("virtio-blk-pci"));
-        assert_eq!(options.iothread.as_deref(), Some("io1"));
-        assert_eq!(of(&["-drive", drive], "/other.img"), None);
+        let device = "virtio-blk-pci,drive=d0,iothread=io1";
+        let arguments = ["-drive", drive, "-device", device];
+        assert_eq!(text(&arguments, "/a.img"), r#"d0 raw native directsync virtio-blk-pci ["io1"]"#);
+        assert_eq!(of(&arguments, "/other.img"), None);
+        // The device's own option decides whether writes are flushed.
+        let arguments = ["-drive", drive, "-device", "virtio-blk-pci,drive=d0,write-cache=on"];
+        assert_eq!(text(&arguments, "/a.img"), "d0 raw native none virtio-blk-pci []");
+        let drive = "file=/a,if=virtio,cache.writeback=off,cache.direct=yes";
+        assert_eq!(text(&["-drive", drive], "/a"), "- - threads directsync virtio-blk []");
     }
 
     #[test]
-    fn nodes_are_followed_from_the_file_to_the_device() {
+    fn libvirts_nodes_are_followed_from_the_file_to_the_device() {
         let storage = r#"{"driver":"file","filename":"/a.qcow2","node-name":"libvirt-1-storage","aio":"io_uring","cache":{"direct":true,"no-flush":false}}"#;
-        let format = r#"{"node-name":"libvirt-1-format","driver":"qcow2","file":"libvirt-1-storage"}"#;
-        let device = r#"{"driver":"virtio-blk-pci","drive":"libvirt-1-format","id":"virtio-disk0","write-cache":"on"}"#;
-        let options =
-            of(&["-blockdev", storage, "-blockdev", format, "-device", device], "/a.qcow2").unwrap();
-        assert_eq!(options.node.as_deref(), Some("libvirt-1-format"));
-        assert_eq!(options.format.as_deref(), Some("qcow2"));
-        assert_eq!((options.aio, options.cache), (Aio::IoUring, CacheMode::None));
-        assert_eq!(options.device.as_deref(), Some("virtio-blk-pci"));
+        let format = r#"{"node-name":"libvirt-1-format","driver":"qcow2","file":"libvirt-1-storage","backing":"libvirt-2-storage"}"#;
+        let filter = r#"{"driver":"copy-on-read","node-name":"libvirt-CoR-vda","file":"libvirt-1-format"}"#;
+        let device = r#"{"driver":"virtio-blk-pci","iothread-vq-mapping":[{"iothread":"io1","vqs":[0]},{"iothread":"io2"}],"drive":"libvirt-CoR-vda"}"#;
+        let backing =
+            r#"{"driver":"file","filename":"/base.img","node-name":"libvirt-2-storage","read-only":true}"#;
+        let arguments = [
+            "-blockdev",
+            backing,
+            "-blockdev",
+            storage,
+            "-blockdev",
+            format,
+            "-blockdev",
+            filter,
+            "-device",
+            device,
+        ];
+        let expected = r#"libvirt-CoR-vda qcow2 io_uring none virtio-blk-pci ["io1", "io2"]"#;
+        assert_eq!(text(&arguments, "/a.qcow2"), expected);
+        // A file without a format node is raw for the guest.
+        assert_eq!(text(&arguments, "/base.img"), "libvirt-2-storage raw threads writeback - []");
+        let is_backing = |file: &str| of(&arguments, file).map(|options| options.is_backing);
+        assert_eq!((is_backing("/base.img"), is_backing("/a.qcow2")), (Some(true), Some(false)));
     }
 
     #[test]
-    fn a_node_inside_an_argument_is_read() {
+    fn nodes_inside_one_argument_are_followed() {
+        let proxmox = r#"{"driver":"throttle","node-name":"drive-scsi0","throttle-group":"t","file":{"driver":"raw","node-name":"f1","cache":{"direct":true},"file":{"driver":"host_device","filename":"/dev/pve/vm-103-disk-1","node-name":"e1","aio":"io_uring","cache":{"direct":true,"no-flush":false}}}}"#;
+        let arguments = [
+            "-blockdev",
+            proxmox,
+            "-device",
+            "virtio-scsi-pci,id=virtioscsi0,bus=pci.3,addr=0x1,iothread=iothread-virtioscsi0",
+            "-device",
+            "scsi-hd,bus=virtioscsi0.0,channel=0,drive=drive-scsi0,id=scsi0,write-cache=on",
+        ];
+        let expected = r#"drive-scsi0 raw io_uring none scsi-hd ["iothread-virtioscsi0"]"#;
+        assert_eq!(text(&arguments, "/dev/pve/vm-103-disk-1"), expected);
         let node =
-            "driver=qcow2,node-name=q,file.driver=file,file.filename=/a,file.aio=native,file.cache.direct=on";
-        let options = of(&["-blockdev", node, "-device", "scsi-hd,drive=q,write-cache=off"], "/a").unwrap();
-        assert_eq!((options.aio, options.cache), (Aio::Native, CacheMode::Directsync));
-        assert_eq!(options.format.as_deref(), Some("qcow2"));
+            "driver=qcow2,node-name=q,cache.direct=on,file.driver=file,file.filename=/a,file.aio=native";
+        let arguments = ["-blockdev", node, "-device", "scsi-hd,drive=q,write-cache=off"];
+        assert_eq!(text(&arguments, "/a"), "q qcow2 native directsync scsi-hd []");
+        // A node that is named and not contained has its own cache mode.
+        let arguments = [
+            "-blockdev",
+            "driver=file,filename=/a,node-name=f",
+            "-blockdev",
+            "driver=raw,file=f,node-name=r,cache.direct=on",
+        ];
+        assert_eq!(text(&arguments, "/a"), "r raw threads writeback - []");
         let json = r#"file=json:{"driver":"raw",,"file":{"driver":"file",,"filename":"/b"}},id=d,cache=none"#;
-        let options = of(&["-drive", json], "/b").unwrap();
-        assert_eq!((options.node.as_deref(), options.format.as_deref()), (Some("d"), Some("raw")));
+        assert_eq!(text(&["-drive", json], "/b"), "d raw threads none - []");
     }
 
     #[test]
@@ -313,8 +455,15 @@ mod tests {
             "-blockdev",
             "driver=raw,node-name=a,file=b,filename=/a",
             "-blockdev",
-            "driver=raw,node-name=b,file=a",
+            "driver=raw,node-name=b,file=a,backing=a",
         ];
         assert!(of(&circle, "/a").is_some());
+        let many = vec!["-hda"; 10_000];
+        assert_eq!(
+            BlockOptions::parse(&many.iter().map(|&word| word.to_owned()).collect::<Vec<_>>()).nodes.len(),
+            1_024
+        );
+        let deep = (0..100).map(|n| format!("{}filename=/{n}", "file.".repeat(n))).collect::<Vec<_>>();
+        assert!(of(&["-blockdev", &deep.join(",")], "/99").is_none());
     }
 }

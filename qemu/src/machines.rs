@@ -2,8 +2,9 @@
 //!
 //! *In*: `/proc/PID/exe`, `cmdline` and the open files. *Out*: [`Machine`]s by pid.
 //!
-//! A process is QEMU if its program's file is named as distributions name it: `qemu-system-ARCH`,
-//! `qemu-kvm` or `kvm`. The file may have been replaced by an update meanwhile.
+//! A process is QEMU if its program's file is named as distributions name it: `qemu-system-ARCH`
+//! (`.qemu-system-ARCH-wrapped` of NixOS), `qemu-kvm` or `kvm`. The file may have been replaced by an
+//! update meanwhile.
 //!
 //! A file that the process has open is an image if the command line names it, if QEMU's locks are on
 //! it, or if it is a block device. So images are found that were attached later, or were passed as
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use crate::block_options::{BlockOptions, ImageOptions};
 use crate::open_files::{FileIdentity, OpenFile, open_files};
-use crate::option_list::OptionList;
+use crate::option_list::{OptionList, option_name};
 
 /// Maximum length of a command line that is read; libvirt's have some 10 KiB.
 const COMMAND_LINE_MAX: u64 = 1 << 20;
@@ -71,19 +72,18 @@ fn machine(pid: u32, process: &Path) -> Option<Machine> {
         (options.is_some() || file.has_image_lock || is_block_device).then_some(Image { file, options })
     };
     let images = open_files(process).ok().map(|files| files.into_iter().filter_map(image).collect());
+    // Of an option that is there twice, QEMU takes the last.
     let value_of = |option: &str| {
-        let is_option = |argument: &String| {
-            argument.strip_prefix('-').is_some_and(|name| name.strip_prefix('-').unwrap_or(name) == option)
-        };
-        arguments.get(arguments.iter().position(is_option)? + 1)
+        let is_option = |argument: &String| option_name(argument) == Some(option);
+        arguments.get(arguments.iter().rposition(is_option)? + 1)
     };
     let name =
         value_of("name").and_then(|name| OptionList::parse(name, "guest").get("guest").map(str::to_owned));
     Some(Machine { pid, name, uuid: value_of("uuid").cloned(), images })
 }
 
-/// Returns the nodes of the files that a command line names. A name may be relative, and leads
-/// somewhere in the process's own mount namespace.
+/// Returns the nodes of the files that a command line names. A name is looked up in the process's
+/// own mount namespace and working folder; an absolute symbolic link leads into the caller's.
 fn named_files(process: &Path, options: &BlockOptions) -> HashMap<FileIdentity, usize> {
     let identity = |name: &str| {
         let name = name.strip_prefix("file:").unwrap_or(name);
@@ -114,7 +114,7 @@ fn is_qemu(process: &Path, first_argument: &str) -> bool {
     };
     // The kernel's mark of a file that was replaced.
     let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
-    name.starts_with("qemu-system-") || matches!(name, "qemu-kvm" | "kvm")
+    name.trim_start_matches('.').starts_with("qemu-system-") || matches!(name, "qemu-kvm" | "kvm")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! An argument of QEMU: `key=value,key=value` or a JSON object.
 //!
-//! *In*: the text of an argument. *Out*: values by key. A nested JSON object has dotted keys, as
-//! QEMU has them: `{"cache": {"direct": true}}` is `cache.direct=on`.
+//! *In*: the text of an argument. *Out*: values by key. A nested JSON object and an array have dotted
+//! keys, as QEMU has them: `{"cache": {"direct": true}, "a": [1]}` is `cache.direct=on,a.0=1`.
 //!
 //! Source: QEMU's manual (qemu(1)) and util/keyval.c: a comma in a value is doubled, and the first
 //! value may lack its key.
@@ -10,8 +10,15 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Maximum depth of JSON objects; QEMU's own chains of block nodes are not deeper.
-const DEPTH_MAX: usize = 16;
+/// Maximum length of a key in bytes, without which a long key would be repeated in each key below
+/// it. QEMU limits the parts of a key to 127 bytes each.
+const KEY_MAX: usize = 128;
+
+/// Returns the name of an option: `drive` of `-drive` or `--drive`.
+pub(crate) fn option_name(argument: &str) -> Option<&str> {
+    let name = argument.strip_prefix('-')?;
+    Some(name.strip_prefix('-').unwrap_or(name))
+}
 
 /// Options of one argument.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +46,7 @@ impl OptionList {
     pub(crate) fn json(text: &str) -> OptionList {
         let mut options = OptionList::default();
         if let Ok(value @ Value::Object(_)) = serde_json::from_str(text) {
-            options.add("", &value, 0);
+            options.add("", &value);
         }
         options
     }
@@ -52,23 +59,44 @@ impl OptionList {
         self.get(key) == Some(value)
     }
 
-    fn set(&mut self, key: &str, value: &str) {
-        self.0.insert(key.to_owned(), value.to_owned());
+    /// Returns whether a switch is on; none without a value that QEMU accepts.
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
+        match self.get(key)? {
+            "on" | "true" | "yes" | "y" => Some(true),
+            "off" | "false" | "no" | "n" => Some(false),
+            _ => None,
+        }
     }
 
-    fn add(&mut self, key: &str, value: &Value, depth: usize) {
+    /// Returns the I/O threads that a device names: one, or one for each of some queues.
+    pub(crate) fn iothreads(&self) -> Vec<String> {
+        let is_iothread = |key: &str| {
+            key == "iothread" || key.starts_with("iothread-vq-mapping.") && key.ends_with(".iothread")
+        };
+        self.0.iter().filter(|(key, _)| is_iothread(key)).map(|(_, name)| name.clone()).collect()
+    }
+
+    fn set(&mut self, key: &str, value: &str) {
+        if key.len() <= KEY_MAX {
+            self.0.insert(key.to_owned(), value.to_owned());
+        }
+    }
+
+    fn add(&mut self, key: &str, value: &Value) {
+        if key.len() > KEY_MAX {
+            return;
+        }
+        let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
         match value {
-            Value::Object(object) if depth < DEPTH_MAX => {
-                for (name, value) in object {
-                    let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
-                    self.add(&key, value, depth + 1);
-                }
+            Value::Object(object) => object.iter().for_each(|(name, value)| self.add(&below(name), value)),
+            Value::Array(array) => {
+                array.iter().enumerate().for_each(|(n, value)| self.add(&below(&n.to_string()), value));
             }
             Value::String(text) => self.set(key, text),
             Value::Bool(true) => self.set(key, "on"),
             Value::Bool(false) => self.set(key, "off"),
             Value::Number(number) => self.set(key, &number.to_string()),
-            Value::Object(_) | Value::Array(_) | Value::Null => {}
+            Value::Null => {}
         }
     }
 }
@@ -109,7 +137,10 @@ mod tests {
         assert!(
             list.is("driver", "qcow2") && list.is("file.filename", "/a,b") && list.is("cache.direct", "on")
         );
-        for text in ["{", "{}", "[1]", r#"{"a":[1],"b":null}"#] {
+        let list = OptionList::json(r#"{"a":[{"b":1},"c"],"d":null}"#);
+        assert!(list.is("a.0.b", "1") && list.is("a.1", "c") && list.get("d").is_none());
+        let long = format!(r#"{{"{}":{{"b":1}}}}"#, "a".repeat(600));
+        for text in ["{", "{}", "[1]", &long] {
             assert_eq!(OptionList::json(text), OptionList::default(), "{text}");
         }
     }

@@ -1,6 +1,6 @@
 //! Virtual machines of this machine, with their disk images, as text and as JSON.
 
-use blkkin_qemu::{CacheMode, Image, ImageOptions, Machine};
+use blkkin_qemu::{Image, ImageOptions, Machine};
 use blkkin_report::text::line::sanitize;
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn image_line(image: &Image) -> String {
             parts.push(
                 if image.file.direct { "past the page cache" } else { "through the page cache" }.to_owned(),
             );
-            parts.push("not on the command line".to_owned());
+            parts.push("not found on the command line".to_owned());
         }
     }
     if !image.file.writable {
@@ -40,17 +40,14 @@ fn options_text(options: &ImageOptions, direct: bool) -> Vec<String> {
         format!("cache={}", options.cache),
         format!("aio={}", options.aio),
     ];
-    if is_direct(options.cache) != direct {
+    if options.cache.direct != direct {
         parts
             .push(if direct { "but opened with O_DIRECT" } else { "but opened without O_DIRECT" }.to_owned());
     }
-    parts.push(options.device.clone().unwrap_or_else(|| "no device".to_owned()));
-    parts.extend(options.iothread.as_ref().map(|iothread| format!("iothread {iothread}")));
+    parts.extend(options.is_backing.then(|| "backing file".to_owned()));
+    parts.extend(options.device.clone());
+    parts.extend(options.iothreads.iter().map(|iothread| format!("iothread {iothread}")));
     parts
-}
-
-fn is_direct(mode: CacheMode) -> bool {
-    matches!(mode, CacheMode::None | CacheMode::Directsync)
 }
 
 /// A virtual machine as JSON; `images` is null if they cannot be read.
@@ -74,6 +71,53 @@ fn image_value(image: &Image) -> Value {
         "aio": options.map(|options| options.aio.to_string()),
         "cache": options.map(|options| options.cache.to_string()),
         "device": options.and_then(|options| options.device.as_ref()),
-        "iothread": options.and_then(|options| options.iothread.as_ref()),
+        "iothreads": options.map(|options| &options.iothreads),
+        "backing": options.map(|options| options.is_backing),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use blkkin_qemu::{Aio, CacheMode, FileIdentity, OpenFile};
+
+    use super::*;
+
+    fn image(path: &str, direct: bool, options: Option<ImageOptions>) -> Image {
+        let identity = FileIdentity::Regular(1, 2);
+        let file = OpenFile { path: path.into(), identity, writable: false, direct, has_image_lock: true };
+        Image { file, options }
+    }
+
+    #[test]
+    fn each_image_is_a_line() {
+        let options = ImageOptions {
+            node: None,
+            format: None,
+            aio: Aio::Threads,
+            cache: CacheMode::default(),
+            is_backing: true,
+            device: Some("ide-hd".into()),
+            iothreads: vec!["io1".into()],
+        };
+        let line = image_line(&image("/a", true, Some(options)));
+        let expected = "/a: format not given, cache=writeback, aio=threads, but opened with O_DIRECT, backing file, \
+            ide-hd, iothread io1, only read";
+        assert_eq!(line, expected);
+        let line = image_line(&image("/b", true, None));
+        assert_eq!(line, "/b: past the page cache, not found on the command line, only read");
+    }
+
+    #[test]
+    fn text_of_a_process_cannot_control_the_terminal() {
+        let mut machine = Machine { pid: 7, name: Some("\x1b[2Jweb".into()), uuid: None, images: None };
+        let (head, images) = lines(&machine);
+        assert_eq!(head, "\u{fffd}[2Jweb, process 7");
+        assert_eq!(images, ["its open images cannot be read without root"]);
+        machine.images = Some(vec![image("/\x1b]0;x\x07", false, None)]);
+        assert!(!lines(&machine).1.concat().contains('\x1b'));
+        machine.images = Some(Vec::new());
+        assert_eq!(lines(&machine).1, ["no image is open"]);
+    }
 }
