@@ -1,9 +1,9 @@
 //! Virtual machines that QEMU runs on this machine, and their disk images.
 //!
 //! *In*: /proc. *Out*: a [`Machine`] for each QEMU process, with an [`Image`] for each image file or
-//! block device that it has open. Modules in order of use: [`machines`](mod@machines) finds the
-//! processes, [`open_files`] lists what a process has open, [`block_options`] reads from the command
-//! line how QEMU uses it, and [`option_list`] parses one argument.
+//! block device that it has open. Modules in order of use: `machines` finds the
+//! processes, `open_files` lists what a process has open, `block_options` reads from the command
+//! line how QEMU uses it, and `option_list` parses one argument.
 //!
 //! *Invariant*: which images are open, and whether they bypass the page cache, is the kernel's word.
 //! The command line adds names and modes, and only to a file that it names: a disk that was attached
