@@ -25,7 +25,7 @@ use broker::Broker;
 use support::disk::Disk;
 use support::live::{LiveTrace, eventually};
 use support::metrics::{address, get, value};
-use support::service::Service;
+use support::service::{Service, kernel_log};
 use support::{KillOnDrop, needs, or_skip};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -72,8 +72,7 @@ fn assert_confined(pid: u32, allowed: impl Fn(&str) -> u64) {
 /// Asserts that the kernel has denied no call of this process. Its log has an audit record of each.
 #[track_caller]
 fn assert_no_call_was_denied(pid: u32) {
-    let log = Command::new("dmesg").output().map(|output| output.stdout).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log);
+    let log = kernel_log();
     let of_process = format!(" pid={pid} ");
     let denied: Vec<_> =
         log.lines().filter(|line| line.contains("type=1326") && line.contains(&of_process)).collect();

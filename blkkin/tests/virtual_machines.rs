@@ -29,7 +29,7 @@ use support::tools::{capture, tool};
 const QEMU: &str = "qemu-system-x86_64";
 const UUID: &str = "7b3c1c2e-6b0a-4ef4-9a55-0c1b8e9d2f10";
 
-/// A QEMU process whose guest does not start, and its QMP connection.
+/// A QEMU process with a guest that does not start, and its QMP connection.
 struct Qemu {
     folder: PathBuf,
     process: Child,

@@ -214,8 +214,8 @@ impl BlockOptions {
         controller.map(OptionList::iothreads).unwrap_or_default()
     }
 
-    /// Adds the node of a `-blockdev` whose keys have this prefix, and those inside it. Returns its
-    /// number.
+    /// Adds the node of a `-blockdev` that has this prefix in its keys, and the nodes inside it. Returns
+    /// its number.
     fn add_node(&mut self, options: &OptionList, prefix: &str, outer: CacheOptions) -> Option<usize> {
         let key = |name: &str| format!("{prefix}{name}");
         let get = |name: &str| options.get(&key(name)).map(str::to_owned);

@@ -61,10 +61,12 @@ pub(crate) fn open_files(process: &Path) -> std::io::Result<Vec<OpenFile>> {
     for entry in fs::read_dir(process.join("fd"))?.flatten().take(DESCRIPTORS_MAX) {
         // It may have been closed meanwhile.
         let Some(file) = open_file(process, &entry.path()) else { continue };
-        let known = files.entry(file.identity).or_insert_with(|| file.clone());
-        known.writable |= file.writable;
-        known.direct |= file.direct;
-        known.has_image_lock |= file.has_image_lock;
+        let merge = |known: &mut OpenFile| {
+            known.writable |= file.writable;
+            known.direct |= file.direct;
+            known.has_image_lock |= file.has_image_lock;
+        };
+        files.entry(file.identity).and_modify(merge).or_insert(file);
     }
     let mut files: Vec<_> = files.into_values().collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));

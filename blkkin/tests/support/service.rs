@@ -134,9 +134,14 @@ impl Drop for Service {
 
 /// Returns the last two lines of the kernel's log about memory faults, of any process.
 fn faults() -> String {
-    let log = Command::new("dmesg").output().map(|output| output.stdout).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log);
+    let log = kernel_log();
     let is_fault = |line: &&str| line.contains("segfault at") || line.contains("general protection");
     let faults = log.lines().filter(is_fault).collect::<Vec<_>>();
     format!("faults in the kernel's log: {:?}", &faults[faults.len().saturating_sub(2)..])
+}
+
+/// Returns the kernel's log, empty if it cannot be read.
+pub(crate) fn kernel_log() -> String {
+    let log = Command::new("dmesg").output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&log).into_owned()
 }

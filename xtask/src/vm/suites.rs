@@ -55,7 +55,8 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("page_faults", "major_fault", Disk::Loop),
 ];
 
-/// Suites that differ by device or program and not by kernel, or that the oldest kernel and the host's cover. A short run has these in 6.1 only; a full run has them in both kernels.
+/// Suites that differ by device or program and not by kernel, or that the oldest kernel and the host's
+/// cover. A short run has these in 6.1 only; a full run has them in both kernels.
 pub(super) const ONCE_6_1: &[Suite] = &[
     suite("device", "", Disk::Virtio),
     suite("overlay", "", Disk::Loop),
