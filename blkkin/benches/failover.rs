@@ -13,10 +13,13 @@
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 #[path = "../tests/common/mod.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
 mod common;
 #[path = "../tests/exporting/mod.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
 mod exporting;
 #[path = "../tests/support/mod.rs"]
+#[allow(dead_code, unused_imports, unused_macros, reason = "the tests use more of it")]
 mod support;
 
 use std::collections::HashMap;

@@ -4,17 +4,6 @@
 //! starts before the broker. *Independent count*: requests and sectors in the kernel's statistics
 //! of the disk (/sys/block/NAME/stat).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod support;
-
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -28,14 +17,15 @@ use blkkin_wire::event::{LayerEvent, RequestEvent};
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
-use broker::Broker;
-use support::agent_recording;
-use support::disk::{Disk, Statistics};
-use support::fio::Fio;
-use support::service::Service;
-use support::single_process::file_of;
-use support::tools::identity;
-use support::{needs, or_skip};
+use crate::broker::Broker;
+use crate::common;
+use crate::support::agent_recording;
+use crate::support::disk::{Disk, Statistics};
+use crate::support::fio::Fio;
+use crate::support::service::Service;
+use crate::support::single_process::file_of;
+use crate::support::tools::identity;
+use crate::support::{needs, or_skip};
 
 const REQUESTS: u32 = 2_000;
 const BYTES: u32 = 4096;

@@ -5,22 +5,6 @@
 //! aggregators. *Independent count*: the fragments that the join stage alone, without Kafka, makes
 //! of the same batches.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-#[path = "support/service.rs"]
-mod service;
-#[path = "support/synthetic_batches.rs"]
-mod synthetic_batches;
-#[path = "support/traces.rs"]
-mod traces;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -35,9 +19,12 @@ use rdkafka::message::Headers;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
-use broker::Broker;
-use service::Service;
-use traces::{TraceReader, total};
+use crate::broker::Broker;
+use crate::common;
+use crate::support::service::Service;
+use crate::support::synthetic_batches;
+use crate::support::traces;
+use crate::support::traces::{TraceReader, total};
 
 const NODES: u128 = 3;
 /// Calls of each node, 1.9 events each: more than 100,000 events of three nodes.

@@ -4,29 +4,17 @@
 //! *Input*: `ust-provider/examples/publisher.rs`, which exports without blkkin, on a real ext4.
 //! Both servers are real, and the traces are read back from both and compared.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../zipkin-export/tests/support/collector.rs"]
-mod collector;
-mod common;
-#[path = "support/zipkin.rs"]
-mod server;
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value;
 
-use collector::Collector;
-use server::Zipkin;
-use support::disk::Disk;
-use support::missed_ends::{Missed, until_all_ends_seen};
-use support::{needs, or_skip};
+use crate::collector::Collector;
+use crate::common;
+use crate::support::disk::Disk;
+use crate::support::missed_ends::{Missed, until_all_ends_seen};
+use crate::support::zipkin::Zipkin;
+use crate::support::{needs, or_skip};
 
 const ORDERS: usize = 300;
 /// Minimum number of orders after the context was found. It takes longer on a busy machine: 82 of 300

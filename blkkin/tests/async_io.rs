@@ -5,15 +5,6 @@
 //! and of its clock around them; the offset is also the block's content, and the sector of the bio. Second:
 //! fio's latency log, by offset.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::sync::Arc;
@@ -26,15 +17,16 @@ use blkkin_wire::async_io::{AsyncDescriptor, AsyncIoEvent, AsyncIoOutcome};
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 
-use support::disk::{Disk, stat_columns};
-use support::fio::asynchronous_reads;
-use support::gated_process::GatedProcess;
-use support::missed_ends::{RUNS_MAX, until_complete};
-use support::recording::{Recording, record};
-use support::uring::{
+use crate::support;
+use crate::support::disk::{Disk, stat_columns};
+use crate::support::fio::asynchronous_reads;
+use crate::support::gated_process::GatedProcess;
+use crate::support::missed_ends::{RUNS_MAX, until_complete};
+use crate::support::recording::{Recording, record};
+use crate::support::uring::{
     Mode, Submission, can_poll, discard, read_log, read_multishot, read_without_completions, write_and_read,
 };
-use support::{needs, or_skip};
+use crate::support::{needs, or_skip};
 
 const DEPTH: u64 = 4;
 const DISK: u64 = 500 * DEPTH * 4096;

@@ -4,27 +4,20 @@
 //! on one kernel. *Independent count*: the recording by `tp_btf`, with which each other kind is
 //! compared.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-mod common;
-mod support;
-
 use std::fs;
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_tracer::{AttachKind, Tracer, TracerConfig};
 use blkkin_wire::event::{LayerEvent, SyscallEvent, SyscallOutcome, TaskChange};
 
-use support::disk::Disk;
-use support::fio::Fio;
-use support::gated_process::GatedProcess;
-use support::missed_ends::until_complete;
-use support::recording::{Recording, check_attach_kind, is_in_module, record};
-use support::{needs, or_skip};
+use crate::common;
+use crate::support;
+use crate::support::disk::Disk;
+use crate::support::fio::Fio;
+use crate::support::gated_process::GatedProcess;
+use crate::support::missed_ends::until_complete;
+use crate::support::recording::{Recording, check_attach_kind, is_in_module, record};
+use crate::support::{needs, or_skip};
 
 /// Probes that are attached to functions if the kernel has each function, as Debian's 6.1 and 6.12
 /// have. The exit of a call uses fentry only.

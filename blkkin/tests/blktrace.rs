@@ -11,15 +11,6 @@
 //! passes its parts on. So with N completed requests, M + F = parts − N, and G − N requests were
 //! merged.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::Path;
@@ -29,13 +20,14 @@ use blkkin_tracer::{Filter, TracerConfig};
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::DeviceId;
 
-use support::blktrace::{Actions, BlockTrace};
-use support::disk::Disk;
-use support::gated_process::GatedProcess;
-use support::missed_ends::until_complete;
-use support::recording::Recording;
-use support::tools::{device_number, kernel};
-use support::{needs, needs_guest, or_skip};
+use crate::support;
+use crate::support::blktrace::{Actions, BlockTrace};
+use crate::support::disk::Disk;
+use crate::support::gated_process::GatedProcess;
+use crate::support::missed_ends::until_complete;
+use crate::support::recording::Recording;
+use crate::support::tools::{device_number, kernel};
+use crate::support::{needs, needs_guest, or_skip};
 
 const DISK: u64 = 64 << 20;
 /// Allowed difference of two times. Both tracers read the clock at the same hook, one after the

@@ -7,17 +7,6 @@
 //! Kafka gives up a folder that it cannot write, and a broker without another folder ends. So a
 //! producer first has a broker that refuses records, then one that is unreachable.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod support;
-
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
@@ -29,9 +18,9 @@ use blkkin_wire::ids::NodeId;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message};
 
-use broker::Broker;
-use support::live::eventually;
-use support::{needs, or_skip};
+use crate::broker::Broker;
+use crate::support::live::eventually;
+use crate::support::{needs, or_skip};
 
 const RECORDS: u64 = 200;
 const BYTES: usize = 100_000;

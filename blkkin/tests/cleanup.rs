@@ -3,23 +3,14 @@
 //!
 //! *Input*: the ids in `/proc/PID/fdinfo`, and the kernel's own answer for each id (`bpf(2)`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 
 use blkkin_tracer::attach::probes::{ASYNC_PROBES, DIRTY_PROBES, FAULT_PROBES, PROBES};
 use blkkin_tracer::{Tracer, TracerConfig};
 
-use support::live::{LiveTrace, eventually};
-use support::needs;
+use crate::support::live::{LiveTrace, eventually};
+use crate::support::needs;
 
 /// bpf(2) commands (include/uapi/linux/bpf.h).
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;

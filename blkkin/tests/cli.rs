@@ -4,13 +4,9 @@
 //! *Input*: the real binary, also as an unprivileged user. *Independent count*: the conventions for
 //! exit codes (2 usage; 125, 126 and 127 as `env` and `timeout` use them).
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::fs;
 
-use common::{Run, blkkin, run, run_unprivileged};
+use crate::common::{Run, blkkin, run, run_unprivileged};
 
 #[test]
 fn a_missing_command_is_127() {

@@ -4,33 +4,20 @@
 //! *Input*: 1,000 writes of fio on a loop device. *Independent count*: fio's number of requests,
 //! each of which must be one trace of a call, a bio and a request in Zipkin.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod support;
-#[path = "support/zipkin.rs"]
-mod zipkin;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use broker::Broker;
-use support::disk::Disk;
-use support::fio::Fio;
-use support::live::eventually;
-use support::metrics::{address, get, value};
-use support::missed_ends::{Missed, until_all_ends_seen};
-use support::service::Service;
-use support::{needs, or_skip};
-use zipkin::Zipkin;
+use crate::broker::Broker;
+use crate::support::disk::Disk;
+use crate::support::fio::Fio;
+use crate::support::live::eventually;
+use crate::support::metrics::{address, get, value};
+use crate::support::missed_ends::{Missed, until_all_ends_seen};
+use crate::support::service::Service;
+use crate::support::zipkin::Zipkin;
+use crate::support::{needs, or_skip};
 
 const REQUESTS: u32 = 1_000;
 const BYTES: u32 = 4096;

@@ -3,15 +3,6 @@
 //! *Input*: the real files. *Independent count*: blkkin's own parser and `--help`, for the option
 //! files; `systemd-analyze`, for the units; Grafana's grid, for the dashboard.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-mod common;
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -19,7 +10,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use support::needs;
+use crate::common;
+use crate::support::needs;
 
 const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs");
 const SERVICES: [&str; 3] = ["agent", "aggregator", "exporter"];

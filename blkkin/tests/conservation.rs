@@ -5,15 +5,6 @@
 //! rings and with default ones. *Independent count*: the known number of calls; the counts of
 //! begins in the kernel.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-mod common;
-mod support;
-
 use std::ffi::CString;
 use std::path::Path;
 
@@ -21,12 +12,13 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::batch::RecordStats;
 use serde_json::Value;
 
-use support::disk::Disk;
-use support::fio::Fio;
-use support::gated_process::GatedProcess;
-use support::recording::record;
-use support::single_process::c_path;
-use support::{needs, or_skip};
+use crate::common;
+use crate::support::disk::Disk;
+use crate::support::fio::Fio;
+use crate::support::gated_process::GatedProcess;
+use crate::support::recording::record;
+use crate::support::single_process::c_path;
+use crate::support::{needs, or_skip};
 
 /// The smallest ring: a page, 25 calls.
 const SMALLEST_RING: usize = 4096;

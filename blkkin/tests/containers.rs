@@ -7,24 +7,17 @@
 //! *Independent count*: the offset of each request, and the file: each server has a disk of its
 //! own.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{HashMap, HashSet};
 use std::fs;
 
 use serde_json::Value;
 
-use common::Run;
-use support::lttng_namespace::LttngNamespace;
-use support::nbd::{server, spans};
-use support::{needs, or_skip};
+use crate::common;
+use crate::common::Run;
+use crate::support;
+use crate::support::lttng_namespace::LttngNamespace;
+use crate::support::nbd::{server, spans};
+use crate::support::{needs, or_skip};
 
 const BYTES: u64 = 16 << 20;
 /// Requests of each connection; each server's client has two.

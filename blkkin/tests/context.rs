@@ -5,16 +5,7 @@
 //! glibc and musl, linked, loaded and unloaded. *Independent count*: the offset of each call, in
 //! which the program encodes its span.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-#[path = "context/attributes.rs"]
 mod attributes;
-mod common;
-mod support;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -24,15 +15,16 @@ use blkkin_tracer::{AttachKind, Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::SpanId;
 
-use support::context::recorded_program::{
+use crate::support;
+use crate::support::context::recorded_program::{
     RING, THREADS, WARM_UP, assert_contexts, finish, record_program, record_with_config, writer_args,
 };
-use support::context::{Programs, build_all};
-use support::disk::Disk;
-use support::gated_process::GatedProcess;
-use support::live::eventually;
-use support::recording::{Recorder, record};
-use support::{needs, or_skip, skip};
+use crate::support::context::{Programs, build_all};
+use crate::support::disk::Disk;
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::eventually;
+use crate::support::recording::{Recorder, record};
+use crate::support::{needs, or_skip, skip};
 
 /// Spans, and calls by each of the two threads of a span: 100,000 calls, or 10,000 where only the
 /// access to the slot differs.

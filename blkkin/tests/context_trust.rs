@@ -5,15 +5,6 @@
 //! or an agent with reduced capabilities. *Independent count*: each call's offset encodes the span
 //! that it belongs to, and the user of each process is known.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-mod common;
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -23,13 +14,14 @@ use blkkin_tracer::{ContextPolicy, ProcessMatcher, TracerConfig};
 use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::Uid;
 
-use support::context::Programs;
-use support::gated_process::GatedProcess;
-use support::live::eventually;
-use support::metrics::{address, get, value};
-use support::recording::{Recorder, Recording};
-use support::service::Service;
-use support::{needs, or_skip};
+use crate::common;
+use crate::support::context::Programs;
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::eventually;
+use crate::support::metrics::{address, get, value};
+use crate::support::recording::{Recorder, Recording};
+use crate::support::service::Service;
+use crate::support::{needs, or_skip};
 
 const UNPRIVILEGED: u32 = 65534;
 const CALLS: usize = 100;

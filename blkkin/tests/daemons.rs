@@ -6,15 +6,6 @@
 //! offset, which request and system call both name. fio's own count gives the number of requests.
 //! The daemon does not sample, so that each request has its span.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
@@ -25,14 +16,15 @@ use blkkin_wire::daemon_span::AnnotationValue;
 use blkkin_wire::event::LayerEvent;
 use serde_json::Value;
 
-use common::Run;
-use support::agent_recording;
-use support::live::eventually;
-use support::lttng_namespace::LttngNamespace;
-use support::metrics::{address, documented_families, families, get, is_lttng_family, value};
-use support::nbd::{server, spans};
-use support::service::Service;
-use support::{KillOnDrop, needs, or_skip};
+use crate::common;
+use crate::common::Run;
+use crate::support::agent_recording;
+use crate::support::live::eventually;
+use crate::support::lttng_namespace::LttngNamespace;
+use crate::support::metrics::{address, documented_families, families, get, is_lttng_family, value};
+use crate::support::nbd::{server, spans};
+use crate::support::service::Service;
+use crate::support::{KillOnDrop, needs, or_skip};
 
 const BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 4;

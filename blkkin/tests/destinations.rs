@@ -4,15 +4,6 @@
 //! *Input*: a real `tmpfs` of 256 KiB that fills up, and a closed TCP port. The loss is checked in
 //! two places: the text on standard error and the JSON report.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -20,10 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-use common::Run;
-use support::recording::assert_calls_not_lost;
-use support::tools::{capture, tool};
-use support::{needs, or_skip};
+use crate::common;
+use crate::common::Run;
+use crate::support::recording::assert_calls_not_lost;
+use crate::support::tools::{capture, tool};
+use crate::support::{needs, or_skip};
 
 /// Exit status of the traced command.
 const STATUS: i32 = 7;

@@ -3,15 +3,6 @@
 //! *Input*: an ext4 on a loop device under journal commits, write-back, read-ahead and discards.
 //! The tracer must record as many requests and sectors as the kernel counts (`/sys/block/*/stat`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{Seek, Write};
@@ -22,13 +13,13 @@ use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::SpanId;
 
-use support::disk::{Disk, Statistics};
-use support::gated_process::GatedProcess;
-use support::missed_ends::until_complete;
-use support::queue::QueueSettings;
-use support::recording::{Recorder, Recording, record};
-use support::single_process::c_path;
-use support::{needs, or_skip};
+use crate::support::disk::{Disk, Statistics};
+use crate::support::gated_process::GatedProcess;
+use crate::support::missed_ends::until_complete;
+use crate::support::queue::QueueSettings;
+use crate::support::recording::{Recorder, Recording, record};
+use crate::support::single_process::c_path;
+use crate::support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 const ROUNDS: usize = 60;

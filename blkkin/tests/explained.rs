@@ -3,15 +3,6 @@
 //! *Input*: `dd` on a file, direct and through the page cache; real programs on ext4, xfs and btrfs.
 //! The disk's count comes from `/sys/block/NAME/stat`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
@@ -19,14 +10,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use support::disk::{Disk, sync};
-use support::live::eventually;
-use support::metrics::{address, get, series, value};
-use support::missed_ends::{Missed, until_all_ends_seen};
-use support::postgres::Cluster;
-use support::service::Service;
-use support::tools::{capture, tool};
-use support::{needs, or_skip};
+use crate::common;
+use crate::support::disk::{Disk, sync};
+use crate::support::live::eventually;
+use crate::support::metrics::{address, get, series, value};
+use crate::support::missed_ends::{Missed, until_all_ends_seen};
+use crate::support::postgres::Cluster;
+use crate::support::service::Service;
+use crate::support::tools::{capture, tool};
+use crate::support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 const WRITTEN: u64 = 16 << 20;

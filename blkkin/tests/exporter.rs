@@ -5,20 +5,6 @@
 //! undecodable records. The spans that were written are compared with those that Zipkin returns,
 //! and the counters with the numbers that were written. Exporter and broker are killed meanwhile.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod exporting;
-mod support;
-#[path = "support/zipkin.rs"]
-mod zipkin;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -28,13 +14,15 @@ use blkkin_wire::ids::{SpanId, TraceId};
 use blkkin_wire::v1::{self, Malformed};
 use serde_json::Value;
 
-use broker::Broker;
-use exporting::{SPANS, Writer, expected_spans, found_spans, fragment};
-use support::live::eventually;
-use support::metrics::{self, get};
-use support::or_skip;
-use support::service::Service;
-use zipkin::Zipkin;
+use crate::broker::Broker;
+use crate::common;
+use crate::exporting;
+use crate::exporting::{SPANS, Writer, expected_spans, found_spans, fragment};
+use crate::support::live::eventually;
+use crate::support::metrics::{self, get};
+use crate::support::or_skip;
+use crate::support::service::Service;
+use crate::support::zipkin::Zipkin;
 
 /// Maximum wait for a log line.
 const TIMEOUT: Duration = Duration::from_secs(60);

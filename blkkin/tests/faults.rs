@@ -4,15 +4,6 @@
 //! *Input*: a CPU that is shared with busy programs, and a file lock held by another program. The
 //! CPU wait is compared with the kernel's own count in `/proc/thread-self/schedstat`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::ffi::CString;
 use std::fs;
 use std::io::{Read, Write};
@@ -25,12 +16,13 @@ use blkkin_aggregator::latency::{Breakdown, breakdown};
 use blkkin_tracer::TracerConfig;
 use serde_json::Value;
 
-use common::Run;
-use support::gated_process::GatedProcess;
-use support::live::eventually;
-use support::needs;
-use support::recording::{Recording, record};
-use support::single_process::c_path;
+use crate::common;
+use crate::common::Run;
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::eventually;
+use crate::support::needs;
+use crate::support::recording::{Recording, record};
+use crate::support::single_process::c_path;
 
 const BLOCK: usize = 1 << 20;
 /// Enough reads that the few waits outside of them do not count.

@@ -4,15 +4,6 @@
 //! *Input*: a child process makes the files and calls. Each call is marked by its offset, and its
 //! path must be the one that the test composes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -22,10 +13,11 @@ use std::ptr::{null, null_mut};
 
 use blkkin_wire::event::Captured;
 
-use support::needs;
-use support::recording::Recording;
-use support::single_process::{c_path, create_file, record_process};
-use support::uring_rename;
+use crate::support;
+use crate::support::needs;
+use crate::support::recording::Recording;
+use crate::support::single_process::{c_path, create_file, record_process};
+use crate::support::uring_rename;
 
 /// Returns the shown path of the call with this name and offset, without mark and with it.
 fn path_at(recording: &Recording, call: &str, offset: u64) -> String {

@@ -3,22 +3,13 @@
 //! *Input*: calls that a child process makes with known descriptors and positions. Every recorded
 //! call is compared with them.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::ptr::null_mut;
 
 use blkkin_wire::event::{OpenFile, SyscallEvent, SyscallOutcome};
 
-use support::needs;
-use support::single_process::{c_path, create_file, file_of, record_process};
-use support::tools::identity;
+use crate::support::needs;
+use crate::support::single_process::{c_path, create_file, file_of, record_process};
+use crate::support::tools::identity;
 
 /// Position of a call's primary file before and after the call.
 type Positions = (Option<i64>, Option<i64>);

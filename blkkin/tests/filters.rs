@@ -4,15 +4,6 @@
 //! *Input*: child processes that make a known number of reads, together with processes that must
 //! not be recorded. The expected number of calls is the number that the processes make.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -23,14 +14,14 @@ use blkkin_wire::event::Submitter;
 use blkkin_wire::ids::{CgroupId, Tid};
 use blkkin_wire::syscalls::SyscallId;
 
-use support::disk::Disk;
-use support::gated_process::GatedProcess;
-use support::live::LiveTrace;
-use support::missed_ends::until_complete;
-use support::recording::{Recorder, Recording, record};
-use support::single_process::{c_path, create_file, file_of};
-use support::tools::identity;
-use support::{needs, or_skip};
+use crate::support::disk::Disk;
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::LiveTrace;
+use crate::support::missed_ends::until_complete;
+use crate::support::recording::{Recorder, Recording, record};
+use crate::support::single_process::{c_path, create_file, file_of};
+use crate::support::tools::identity;
+use crate::support::{needs, or_skip};
 
 const READS: usize = 100;
 

@@ -5,15 +5,6 @@
 //! names the call that the request belongs to, which the tracer does not know. A recording with
 //! two calls' requests exchanged must fail the same checks.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,16 +16,17 @@ use blkkin_wire::event::{RequestEvent, Submitter};
 use blkkin_wire::ids::{DeviceId, SpanId};
 use serde_json::Value;
 
-use support::direct;
-use support::disk::{Disk, Statistics};
-use support::fio::Fio;
-use support::gated_process::GatedProcess;
-use support::live::LiveTrace;
-use support::missed_ends::{HiddenEnds, Missed, until_all_ends_seen, until_complete};
-use support::planted::exchange_children;
-use support::recording::{Recording, record};
-use support::tools::identity;
-use support::{needs, or_skip};
+use crate::common;
+use crate::support::direct;
+use crate::support::disk::{Disk, Statistics};
+use crate::support::fio::Fio;
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::LiveTrace;
+use crate::support::missed_ends::{HiddenEnds, Missed, until_all_ends_seen, until_complete};
+use crate::support::planted::exchange_children;
+use crate::support::recording::{Recording, record};
+use crate::support::tools::identity;
+use crate::support::{needs, or_skip};
 
 const BLOCK: u32 = 4096;
 const REQUESTS: u32 = 3000;

@@ -6,25 +6,17 @@
 //! `xtask/src/vm/init.sh` (guests only). The expected sectors follow from the device-mapper's
 //! table, the expected errors from the planted faults.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 
 use blkkin_wire::event::{BioEvent, Submitter, SyscallOutcome};
 use blkkin_wire::ids::DeviceId;
 
-use support::direct::{self, BLOCK};
-use support::guest::{ioctl, node, recorded, traces};
-use support::needs_guest;
-use support::tools::device_number;
+use crate::common;
+use crate::support::direct::{self, BLOCK};
+use crate::support::guest::{ioctl, node, recorded, traces};
+use crate::support::needs_guest;
+use crate::support::tools::device_number;
 
 /// Size and start of a chunk in sectors, as `init.sh` gives them to the device-mapper.
 const CHUNK: u64 = 16;

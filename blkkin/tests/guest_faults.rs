@@ -4,19 +4,11 @@
 //! *Input*: fio on a disk that `xtask/src/vm/init.sh` has made slow (dm-delay or null_blk, guests
 //! only). The expected layer is the one with the planted delay of 100 ms.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::path::Path;
 
-use support::fio::Fio;
-use support::needs_guest;
+use crate::common;
+use crate::support::fio::Fio;
+use crate::support::needs_guest;
 
 /// Number of traces that the report draws.
 const SLOWEST: usize = 5;

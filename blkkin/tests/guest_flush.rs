@@ -4,15 +4,6 @@
 //! *Input*: programs that write and sync at the same time, on disks with a write cache (guests
 //! only). The number of flushes is compared with the device's own count in `/sys/block/*/stat`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -22,10 +13,10 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::BioEvent;
 
-use support::direct::{self, BLOCK};
-use support::gated_process::GatedProcess;
-use support::needs_guest;
-use support::recording::{Recorder, Recording};
+use crate::support::direct::{self, BLOCK};
+use crate::support::gated_process::GatedProcess;
+use crate::support::needs_guest;
+use crate::support::recording::{Recorder, Recording};
 
 const WRITERS: u64 = 6;
 const ROUNDS: u64 = 25;

@@ -5,15 +5,6 @@
 //! *Input*: device-mapper and null_blk devices (guests only). The expected numbers are those of the
 //! writes and reads that the test submits.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -25,13 +16,13 @@ use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 use serde_json::{Value, json};
 
-use support::aio::Aio;
-use support::direct::{self, BLOCK};
-use support::gated_process::GatedProcess;
-use support::live::{LiveTrace, eventually};
-use support::needs_guest;
-use support::recording::Recorder;
-use support::tools::{capture, device_number, tool};
+use crate::support::aio::Aio;
+use crate::support::direct::{self, BLOCK};
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::{LiveTrace, eventually};
+use crate::support::needs_guest;
+use crate::support::recording::Recorder;
+use crate::support::tools::{capture, device_number, tool};
 
 const WRITES: u64 = 32;
 const REPORT: &str = "/tmp/report.json";

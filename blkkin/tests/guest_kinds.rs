@@ -4,24 +4,15 @@
 //! because every instruction is emulated. The test asserts only that each kind records every call;
 //! the costs are printed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use blkkin_tracer::{AttachKind, TracerConfig};
 
-use support::gated_process::GatedProcess;
-use support::needs_guest;
-use support::recording::record;
+use crate::support::gated_process::GatedProcess;
+use crate::support::needs_guest;
+use crate::support::recording::record;
 
 const CALLS: u32 = 2000;
 const ROUNDS: usize = 15;

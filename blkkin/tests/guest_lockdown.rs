@@ -4,20 +4,11 @@
 //! *Input*: a guest that boots such a kernel (`xtask/src/vm`). The state is read from
 //! `/sys/kernel/security/lockdown`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::{EACH_KIND, Run, blkkin, run};
-use support::needs_guest;
+use crate::common::{EACH_KIND, Run, blkkin, run};
+use crate::support::needs_guest;
 
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 const REMEDY: &str = "boot without lockdown=confidentiality";

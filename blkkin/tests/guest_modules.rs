@@ -1,22 +1,14 @@
 //! A kernel module that is loaded after tracing began. The tracer has read the kernel's types, and
 //! knows no offset of the module's structures until it starts again.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use support::metrics::{address, get, value};
-use support::needs_guest;
-use support::service::Service;
+use crate::common;
+use crate::support::metrics::{address, get, value};
+use crate::support::needs_guest;
+use crate::support::service::Service;
 
 const MODULE: &str = "overlay";
 const MESSAGE: &str = "the kernel module overlay was loaded after tracing began";

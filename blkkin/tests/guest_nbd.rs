@@ -5,15 +5,6 @@
 //! *Input*: `/dev/nbd0` of the kernel over a Unix socket (guests only). The expected requests are
 //! those that the server read, and the kernel's count in `/sys/block/nbd0/stat`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -25,13 +16,13 @@ use std::thread::JoinHandle;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallOutcome};
 
-use support::direct::{self, BLOCK};
-use support::disk::statistics;
-use support::gated_process::GatedProcess;
-use support::live::eventually;
-use support::needs_guest;
-use support::recording::{Recording, record};
-use support::tools::device_number;
+use crate::support::direct::{self, BLOCK};
+use crate::support::disk::statistics;
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::eventually;
+use crate::support::needs_guest;
+use crate::support::recording::{Recording, record};
+use crate::support::tools::device_number;
 
 const BLOCKS: u64 = 4_096;
 const TIMEOUT_S: u64 = 2;

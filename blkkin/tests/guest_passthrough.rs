@@ -5,15 +5,6 @@
 //! *Input*: SCSI commands that this test sends (guests only). The length of a command identifies
 //! its sender, independently of the tracer.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -22,13 +13,13 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallEvent};
 use blkkin_wire::ids::DeviceId;
 
-use support::direct::{self, BLOCK, Block};
-use support::gated_process::GatedProcess;
-use support::guest::node;
-use support::needs_guest;
-use support::recording::{Recorder, Recording, record};
-use support::sg::{Command, Direction, SECTOR};
-use support::tools::{device_number, kernel};
+use crate::support::direct::{self, BLOCK, Block};
+use crate::support::gated_process::GatedProcess;
+use crate::support::guest::node;
+use crate::support::needs_guest;
+use crate::support::recording::{Recorder, Recording, record};
+use crate::support::sg::{Command, Direction, SECTOR};
+use crate::support::tools::{device_number, kernel};
 
 /// Since 6.5 (5a80bd075f3b) the kernel announces a command in the task that sends it. Before, the
 /// submitter is known only if the task issues its own command.

@@ -4,15 +4,6 @@
 //! *Input*: faults planted in scsi_debug (guests only). Issues and requeues are compared with those
 //! that ftrace recorded from the block tracepoints.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,12 +11,12 @@ use std::path::{Path, PathBuf};
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BlockStatus, RequestEvent, SyscallOutcome};
 
-use support::blktrace::{Actions, BlockTrace};
-use support::direct::{self, BLOCK};
-use support::gated_process::GatedProcess;
-use support::needs_guest;
-use support::recording::{Recording, record};
-use support::tools::device_number;
+use crate::support::blktrace::{Actions, BlockTrace};
+use crate::support::direct::{self, BLOCK};
+use crate::support::gated_process::GatedProcess;
+use crate::support::needs_guest;
+use crate::support::recording::{Recording, record};
+use crate::support::tools::device_number;
 
 /// Faults that scsi_debug applies to every n-th command (drivers/scsi/scsi_debug.c, SDEBUG_OPT_*).
 const NOTHING: u32 = 0;

@@ -5,15 +5,6 @@
 //! `xtask/src/vm/init.sh` (guests only). The expected sectors come from the device-mapper's table
 //! and md's offsets, the totals from `/sys/block/*/stat`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs;
 use std::path::Path;
 
@@ -22,13 +13,13 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::DeviceId;
 
-use support::disk::{Statistics, statistics};
-use support::fio::Fio;
-use support::gated_process::GatedProcess;
-use support::missed_ends::until_complete;
-use support::needs_guest;
-use support::recording::{Recording, record};
-use support::tools::{device_number, identity};
+use crate::support::disk::{Statistics, statistics};
+use crate::support::fio::Fio;
+use crate::support::gated_process::GatedProcess;
+use crate::support::missed_ends::until_complete;
+use crate::support::needs_guest;
+use crate::support::recording::{Recording, record};
+use crate::support::tools::{device_number, identity};
 
 const REQUESTS: u32 = 400;
 const BYTES: u32 = 4096;

@@ -5,15 +5,6 @@
 //! the first write to a block; the task itself submits later ones. The ground truth is the data
 //! that is read back from the lower disk.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -23,11 +14,11 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::DeviceId;
 
-use support::direct::{self, BLOCK, Block};
-use support::gated_process::GatedProcess;
-use support::needs_guest;
-use support::recording::record;
-use support::tools::device_number;
+use crate::support::direct::{self, BLOCK, Block};
+use crate::support::gated_process::GatedProcess;
+use crate::support::needs_guest;
+use crate::support::recording::record;
+use crate::support::tools::device_number;
 
 const WRITES: u64 = 200;
 /// Distance of two writes in blocks; a block of the pool has 64 KiB.

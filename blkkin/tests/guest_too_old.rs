@@ -3,17 +3,8 @@
 //!
 //! *Input*: a guest that boots such a kernel (`xtask/src/vm`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
-use common::{EACH_KIND, run};
-use support::needs_guest;
+use crate::common::{EACH_KIND, run};
+use crate::support::needs_guest;
 
 #[test]
 fn a_trace_is_refused_with_one_error_and_the_command_does_not_run() {

@@ -4,28 +4,19 @@
 //! *Input*: `/dev/ublkb0` (guests only, where the kernel has ublk). The expected requests are those
 //! that the server read, and the kernel's count in `/sys/block/*/stat`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs;
 use std::path::Path;
 
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, SyscallOutcome};
 
-use support::direct::{self, BLOCK};
-use support::disk::statistics;
-use support::gated_process::GatedProcess;
-use support::recording::{Recording, record};
-use support::tools::device_number;
-use support::ublk::{FLUSH, READ, Ublk, WRITE};
-use support::{needs_guest, or_skip};
+use crate::support::direct::{self, BLOCK};
+use crate::support::disk::statistics;
+use crate::support::gated_process::GatedProcess;
+use crate::support::recording::{Recording, record};
+use crate::support::tools::device_number;
+use crate::support::ublk::{FLUSH, READ, Ublk, WRITE};
+use crate::support::{needs_guest, or_skip};
 
 /// Node of the first ublk disk. The writing process is forked before its server starts: a server's
 /// ring lives as long as a process has its descriptor, and its requests fail only when it is

@@ -4,23 +4,14 @@
 //! *Input*: a zoned null_blk, made by `xtask/src/vm/init.sh`, with zone ioctls and zonefs (guests
 //! only). The expected ops and sectors are those that the test requests.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use support::direct::{self, BLOCK, Block};
-use support::guest::{ioctl, node, recorded, traces};
-use support::needs_guest;
-use support::tools::{capture, kernel, tool};
+use crate::support::direct::{self, BLOCK, Block};
+use crate::support::guest::{ioctl, node, recorded, traces};
+use crate::support::needs_guest;
+use crate::support::tools::{capture, kernel, tool};
 
 /// `_IOW(0x12, 131, struct blk_zone_range)` and the following ioctls
 /// (include/uapi/linux/blkzoned.h).

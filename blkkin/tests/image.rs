@@ -5,17 +5,6 @@
 //! *Input*: the real Containerfile (buildah), and direct reads on a loop device. The number of
 //! recorded requests is compared with the number of reads that `dd` was given.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-#[path = "support/container.rs"]
-mod container;
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
@@ -25,13 +14,13 @@ use std::process::{Command, Stdio};
 use blkkin_wire::event::LayerEvent;
 use tempfile::TempDir;
 
-use container::{BPF, Container, PERFMON, SYS_NICE, SYS_PTRACE, SYSLOG};
-use support::agent_recording;
-use support::disk::Disk;
-use support::live::eventually;
-use support::metrics::{address, get_as};
-use support::tools::{capture, tool};
-use support::{KillOnDrop, needs, or_skip};
+use crate::support::agent_recording;
+use crate::support::container::{BPF, Container, PERFMON, SYS_NICE, SYS_PTRACE, SYSLOG};
+use crate::support::disk::Disk;
+use crate::support::live::eventually;
+use crate::support::metrics::{address, get_as};
+use crate::support::tools::{capture, tool};
+use crate::support::{KillOnDrop, needs, or_skip};
 
 const CONTAINERFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy/Containerfile");
 /// Machine id that no machine has, so the agent can only have read it from the mounted file.

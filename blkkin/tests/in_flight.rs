@@ -4,28 +4,19 @@
 //! *Input*: a loop device that is detached, and one whose backing file system is frozen. The
 //! kernel's `inflight` file and the test's own wait give the expected state and age.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use serde_json::Value;
 
-use support::direct;
-use support::disk::Disk;
-use support::gated_process::GatedProcess;
-use support::live::{LiveTrace, eventually};
-use support::missed_ends::{Missed, until_all_ends_seen};
-use support::tools::{capture, tool};
-use support::{needs, or_skip};
+use crate::support::direct;
+use crate::support::disk::Disk;
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::{LiveTrace, eventually};
+use crate::support::missed_ends::{Missed, until_all_ends_seen};
+use crate::support::tools::{capture, tool};
+use crate::support::{needs, or_skip};
 
 const BLOCK: u64 = 4096;
 const WRITES: u64 = 32;

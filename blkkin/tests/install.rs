@@ -7,21 +7,6 @@
 //! All hosts share one kernel, so each agent traces only its own host's disk and has its own
 //! machine id.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-#[path = "support/hosts.rs"]
-mod hosts;
-mod support;
-#[path = "support/systemd.rs"]
-mod systemd;
-#[path = "installing/units.rs"]
 mod units;
 
 use std::collections::BTreeMap;
@@ -33,11 +18,11 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use broker::Broker;
-use hosts::{Hosts, machine_id};
-use support::disk::Disk;
-use support::live::eventually;
-use support::{needs, or_skip};
+use crate::broker::Broker;
+use crate::support::disk::Disk;
+use crate::support::hosts::{Hosts, machine_id};
+use crate::support::live::eventually;
+use crate::support::{needs, or_skip};
 
 const INSTALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy/install.sh");
 const NAMES: [&str; 3] = ["ada", "bob", "cleo"];

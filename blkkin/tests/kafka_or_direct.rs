@@ -9,24 +9,6 @@
 //! aggregator samples, roots have the rule as a tag (`blkkin.sampled.*`); a trace of more than
 //! 1,000 spans is sent in several fragments with the same spans.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-#[path = "support/dependencies.rs"]
-mod dependencies;
-mod exporting;
-mod support;
-#[path = "support/synthetic_batches.rs"]
-mod synthetic_batches;
-#[path = "support/zipkin.rs"]
-mod zipkin;
-
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
@@ -42,11 +24,16 @@ use blkkin_wire::v1;
 use blkkin_zipkin_export::json;
 use serde_json::Value;
 
-use broker::Broker;
-use exporting::found_spans;
-use support::live::eventually;
-use support::{KillOnDrop, or_skip};
-use zipkin::Zipkin;
+use crate::broker::Broker;
+use crate::common;
+use crate::exporting;
+use crate::exporting::found_spans;
+use crate::support::dependencies;
+use crate::support::live::eventually;
+use crate::support::synthetic_batches;
+use crate::support::zipkin;
+use crate::support::zipkin::Zipkin;
+use crate::support::{KillOnDrop, or_skip};
 
 const NODES: u128 = 2;
 const CALLS: u64 = 600;

@@ -4,15 +4,6 @@
 //! *Input*: buffered writes with fsync, and direct reads, by fio on an ext4. The calls are compared
 //! with fio's own counts, the requests with the number of blocks.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -21,10 +12,11 @@ use blkkin_tracer::AttachKind;
 use blkkin_tracer::attach::probes::{ASYNC_PROBES, PROBES};
 use serde_json::Value;
 
-use support::disk::{self, Disk};
-use support::missed_ends::{Missed, until_all_ends_seen};
-use support::recording::{check_attach_kind, is_in_module};
-use support::{needs, or_skip};
+use crate::common;
+use crate::support::disk::{self, Disk};
+use crate::support::missed_ends::{Missed, until_all_ends_seen};
+use crate::support::recording::{check_attach_kind, is_in_module};
+use crate::support::{needs, or_skip};
 
 const DISK: u64 = 32 << 20;
 /// Writes, followed by as many direct reads, of one block each.

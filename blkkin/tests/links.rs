@@ -4,15 +4,6 @@
 //! *Input*: fio and hand-made submissions on a loop device with a merging scheduler. The sector of
 //! a bio identifies its program, and `/sys/block/*/stat` gives the number of requests.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -22,15 +13,16 @@ use blkkin_tracer::{Detail, TracerConfig};
 use blkkin_wire::event::{BioEvent, RequestEvent, Submitter};
 use blkkin_wire::ids::SpanId;
 
-use support::aio::Iocb;
-use support::disk::Disk;
-use support::gated_process::GatedProcess;
-use support::live::eventually;
-use support::missed_ends::{RUNS_MAX, until_complete};
-use support::queue::QueueSettings;
-use support::recording::{Recording, record};
-use support::single_process::c_path;
-use support::{needs, or_skip};
+use crate::support;
+use crate::support::aio::Iocb;
+use crate::support::disk::Disk;
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::eventually;
+use crate::support::missed_ends::{RUNS_MAX, until_complete};
+use crate::support::queue::QueueSettings;
+use crate::support::recording::{Recording, record};
+use crate::support::single_process::c_path;
+use crate::support::{needs, or_skip};
 
 const BLOCK: u64 = 4096;
 /// Number of blocks, which are written repeatedly. With `DEPTH` requests in flight every neighbour

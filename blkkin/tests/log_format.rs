@@ -4,11 +4,9 @@
 //! No service starts here: the metrics address belongs to no interface (RFC 5737), so each run ends
 //! after its first log lines with an error.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use serde_json::Value;
+
+use crate::common;
 
 const NO_INTERFACE: &str = "203.0.113.1:1";
 

@@ -3,17 +3,6 @@
 //!
 //! *Input*: programs that write sectors with their own number, and the lower disk's content afterwards.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-#[path = "writeback/writers.rs"]
-mod writers;
-
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
@@ -23,13 +12,15 @@ use blkkin_wire::event::BioEvent;
 use blkkin_wire::ids::{DeviceId, SpanId};
 use blkkin_wire::page_origin::{PageKind, PageOriginEvent, WriterEvidence};
 
-use support::disk::{Disk, Upper, sync};
-use support::gated_process::GatedProcess;
-use support::missed_ends::until_complete;
-use support::overlay::Overlay;
-use support::recording::{Recorder, Recording};
-use support::{needs, or_skip};
-use writers::SECTOR;
+use crate::support;
+use crate::support::disk::{Disk, Upper, sync};
+use crate::support::gated_process::GatedProcess;
+use crate::support::missed_ends::until_complete;
+use crate::support::overlay::Overlay;
+use crate::support::recording::{Recorder, Recording};
+use crate::support::{needs, or_skip};
+use crate::writeback::writers;
+use crate::writeback::writers::SECTOR;
 
 const LOWER: u64 = 96 << 20;
 const UPPER: u64 = 32 << 20;

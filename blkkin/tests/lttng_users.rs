@@ -5,15 +5,6 @@
 //! observation*: the ports that the kernel reports as listening, and what that user receives from
 //! them.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-mod common;
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -21,10 +12,12 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use common::Run;
-use support::lttng_namespace::LttngNamespace;
-use support::nbd::{server, spans};
-use support::{needs, or_skip};
+use crate::common;
+use crate::common::Run;
+use crate::support;
+use crate::support::lttng_namespace::LttngNamespace;
+use crate::support::nbd::{server, spans};
+use crate::support::{needs, or_skip};
 
 /// User id of the other user.
 const OTHER: u32 = 65534;

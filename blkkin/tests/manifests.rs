@@ -4,18 +4,7 @@
 //! *Input*: the real files, checked by `support/manifests.py` against the published schemas, and by
 //! the real binary up to the missing cluster. podman runs the agent of the compose file.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "spooling/bpffs.rs"]
-mod bpffs;
-mod common;
-#[path = "manifests_run/podman.rs"]
 mod podman;
-mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,8 +14,9 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use support::live::eventually;
-use support::{KillOnDrop, or_skip, skip};
+use crate::common;
+use crate::support::live::eventually;
+use crate::support::{KillOnDrop, or_skip, skip};
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy");
 const CHECK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/manifests.py");

@@ -5,19 +5,6 @@
 //! its exemplars must be traces that were exported, and every metric in `configs/` and `docs/` must
 //! exist. promtool checks the format and the alerts.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-#[path = "support/prometheus.rs"]
-mod prometheus;
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
@@ -27,14 +14,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use broker::Broker;
-use prometheus::{Prometheus, program};
-use support::disk::Disk;
-use support::fio::Fio;
-use support::live::eventually;
-use support::metrics::{self, get, get_as};
-use support::service;
-use support::{needs, or_skip};
+use crate::broker::Broker;
+use crate::support::disk::Disk;
+use crate::support::fio::Fio;
+use crate::support::live::eventually;
+use crate::support::metrics::{self, get, get_as};
+use crate::support::prometheus;
+use crate::support::prometheus::{Prometheus, program};
+use crate::support::service;
+use crate::support::{needs, or_skip};
 
 const REQUESTS: u32 = 400;
 const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs");

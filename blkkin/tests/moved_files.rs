@@ -4,15 +4,6 @@
 //! recorded write has the path that the script knows for its descriptor at that moment; the kernel's
 //! own text (/proc/self/fd) must agree with the script.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -20,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use blkkin_tracer::TracerConfig;
 
-use support::disk::Disk;
-use support::gated_process::GatedProcess;
-use support::moving_tree::{Change, MovingTree, Performer};
-use support::recording::{Recorder, Recording};
-use support::{needs, or_skip};
+use crate::support::disk::Disk;
+use crate::support::gated_process::GatedProcess;
+use crate::support::moving_tree::{Change, MovingTree, Performer};
+use crate::support::recording::{Recorder, Recording};
+use crate::support::{needs, or_skip};
 
 const STEPS: usize = 10_000;
 /// First offset of the writes that are compared.

@@ -4,26 +4,17 @@
 //! *Input*: scripts and processes whose renames, execs and namespaces this test chooses; the
 //! namespace ids are those that `stat` prints.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::ffi::{CStr, CString};
 use std::path::Path;
 
 use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::LayerEvent;
 
-use support::gated_process::GatedProcess;
-use support::needs;
-use support::recording::{Recorder, record};
-use support::single_process::{c_path, create_file, file_of};
-use support::tools::identity;
+use crate::support::gated_process::GatedProcess;
+use crate::support::needs;
+use crate::support::recording::{Recorder, record};
+use crate::support::single_process::{c_path, create_file, file_of};
+use crate::support::tools::identity;
 
 /// A file's path is in the event of the call that opened it, as it was at that time.
 #[test]

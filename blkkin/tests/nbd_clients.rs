@@ -8,15 +8,6 @@
 //! The disk is full of bytes that look like replies, and the written data looks like requests. No
 //! data may be taken for a header.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{Read, Write};
@@ -25,10 +16,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use common::Run;
-use support::lttng_namespace::LttngNamespace;
-use support::nbd::{server, spans};
-use support::{needs, or_skip};
+use crate::common;
+use crate::common::Run;
+use crate::support::lttng_namespace::LttngNamespace;
+use crate::support::nbd::{server, spans};
+use crate::support::{needs, or_skip};
 
 const BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 4;
@@ -338,7 +330,16 @@ fn data_that_only_looks_like_requests_has_no_server_span() {
     let home = tempfile::tempdir().unwrap();
     let to = format!("zipkin={}/spans.json", home.path().display());
     let program = std::env::current_exe().unwrap();
-    let args = ["run", "--nbd", "--to", &to, "--", program.to_str().unwrap(), "--exact", "unrelated_program"];
+    let args = [
+        "run",
+        "--nbd",
+        "--to",
+        &to,
+        "--",
+        program.to_str().unwrap(),
+        "--exact",
+        "nbd_clients::unrelated_program",
+    ];
     let run = Run::from(common::blkkin(&args).env(UNRELATED, home.path()).output().unwrap());
     assert_eq!(run.code, Some(0), "{run:?}");
     let spans = spans(home.path());
@@ -372,7 +373,8 @@ fn without_the_option_no_nbd_request_is_recorded() {
     let home = tempfile::tempdir().unwrap();
     let to = format!("zipkin={}/spans.json", home.path().display());
     let program = std::env::current_exe().unwrap();
-    let args = ["run", "--to", &to, "--", program.to_str().unwrap(), "--exact", "unrelated_program"];
+    let args =
+        ["run", "--to", &to, "--", program.to_str().unwrap(), "--exact", "nbd_clients::unrelated_program"];
     let run = Run::from(common::blkkin(&args).env(UNRELATED, home.path()).output().unwrap());
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(!run.stderr.contains("nbd:"), "{}", run.stderr);

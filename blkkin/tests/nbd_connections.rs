@@ -3,21 +3,12 @@
 //! *Input*: a process that sends a read over each of many socket pairs and answers each itself. Its
 //! own numbers are the expected ones.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use blkkin_tracer::TracerConfig;
 use blkkin_tracer::enrich::nbd::NbdStats;
 
-use support::gated_process::GatedProcess;
-use support::needs;
-use support::recording::record;
+use crate::support::gated_process::GatedProcess;
+use crate::support::needs;
+use crate::support::recording::record;
 
 /// Connections for which the table has ways.
 const WAYS: u64 = 4_096;

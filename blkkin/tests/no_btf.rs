@@ -2,19 +2,10 @@
 //!
 //! *Input*: a mount namespace in which an empty file system covers `/sys/kernel/btf`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::process::Command;
 
-use common::{Run, blkkin};
-use support::needs;
+use crate::common::{Run, blkkin};
+use crate::support::needs;
 
 /// Folder in which the kernel publishes its types.
 const TYPES: &str = "/sys/kernel/btf";

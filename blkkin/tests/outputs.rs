@@ -3,15 +3,12 @@
 //! *Input*: short commands under the real tracer (root only). Standard output, standard error, JSON
 //! report and span files are compared with each other.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::fs;
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use common::{is_root, run};
+use crate::common;
+use crate::common::{is_root, run};
 use serde_json::Value;
 
 macro_rules! needs_root {

@@ -4,15 +4,6 @@
 //! *Input*: a child process reads and writes a file of the lower layer, with offsets that mark the calls.
 //! *Witness*: device and inode by stat(2) of the files in the layers' own folders.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -22,13 +13,13 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{Submitter, SyscallEvent};
 use blkkin_wire::page_origin::{PageOriginEvent, WriterEvidence};
 
-use support::disk::{Disk, sync};
-use support::fio::asynchronous_reads;
-use support::gated_process::GatedProcess;
-use support::missed_ends::until_complete;
-use support::overlay::Overlay;
-use support::recording::{Recording, record};
-use support::{needs, or_skip};
+use crate::support::disk::{Disk, sync};
+use crate::support::fio::asynchronous_reads;
+use crate::support::gated_process::GatedProcess;
+use crate::support::missed_ends::until_complete;
+use crate::support::overlay::Overlay;
+use crate::support::recording::{Recording, record};
+use crate::support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 const BLOCK: usize = 4096;

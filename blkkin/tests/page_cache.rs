@@ -4,15 +4,6 @@
 //! their reads. The bytes that a read fetched by its trace must be those of its range that were not there
 //! before, and the read-ahead those that were there afterwards.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -20,13 +11,13 @@ use std::path::Path;
 use blkkin_aggregator::trace::page_cache::CachedRead;
 use blkkin_tracer::TracerConfig;
 
-use support::disk::Disk;
-use support::gated_process::GatedProcess;
-use support::mapping::{PAGE, cold_file};
-use support::missed_ends::until_complete;
-use support::overlay::Overlay;
-use support::recording::record;
-use support::{needs, or_skip};
+use crate::support::disk::Disk;
+use crate::support::gated_process::GatedProcess;
+use crate::support::mapping::{PAGE, cold_file};
+use crate::support::missed_ends::until_complete;
+use crate::support::overlay::Overlay;
+use crate::support::recording::record;
+use crate::support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 const PAGES: usize = 2_048;

@@ -5,15 +5,6 @@
 //! the program's own clock, the kernel's count of its major faults (getrusage), and the device's
 //! own count of bytes (/sys/block/NAME/stat).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -25,17 +16,18 @@ use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::FaultEvent;
 
-use support::context::Programs;
-use support::context::recorded_program::record_with_output;
-use support::disk::{Disk, stat_columns};
-use support::gated_process::GatedProcess;
-use support::mapping::{
+use crate::support;
+use crate::support::context::Programs;
+use crate::support::context::recorded_program::record_with_output;
+use crate::support::disk::{Disk, stat_columns};
+use crate::support::gated_process::GatedProcess;
+use crate::support::mapping::{
     Access, Barrier, MappingProgram, PAGE, Witness, cold_file, major_faults, make_cold, map,
 };
-use support::missed_ends::until_complete;
-use support::recording::{Recording, record};
-use support::tools::{capture, kernel, tool};
-use support::{needs, or_skip};
+use crate::support::missed_ends::until_complete;
+use crate::support::recording::{Recording, record};
+use crate::support::tools::{capture, kernel, tool};
+use crate::support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 const PAGES: usize = 1_024;

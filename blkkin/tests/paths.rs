@@ -3,15 +3,6 @@
 //! *Input*: calls that a child process makes with known paths. The recorded paths must be those
 //! that the process used.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::ffi::CString;
 use std::fs;
 use std::path::PathBuf;
@@ -19,11 +10,11 @@ use std::ptr::null_mut;
 
 use blkkin_wire::event::{Captured, SyscallOutcome};
 
-use support::disk::Disk;
-use support::recording::Recording;
-use support::single_process::{c_path, create_file, file_of, record_process};
-use support::tools::identity;
-use support::{needs, or_skip};
+use crate::support::disk::Disk;
+use crate::support::recording::Recording;
+use crate::support::single_process::{c_path, create_file, file_of, record_process};
+use crate::support::tools::identity;
+use crate::support::{needs, or_skip};
 
 #[test]
 fn a_file_has_the_path_by_which_it_was_opened() {

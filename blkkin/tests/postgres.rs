@@ -5,15 +5,6 @@
 //! the file of each table and the query's text names the table, so the query of each read is known
 //! independently. The server (pg_stat_statements) and pgbench give the number of queries.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io::Write;
@@ -26,15 +17,16 @@ use blkkin_wire::daemon_span::AnnotationValue;
 use blkkin_wire::event::LayerEvent;
 use serde_json::Value;
 
-use common::Run;
-use support::agent_recording;
-use support::live::eventually;
-use support::metrics::{address, documented_families, families, get, is_usdt_family, value};
-use support::nbd::spans;
-use support::postgres::Cluster;
-use support::service::Service;
-use support::tools::{capture, tool};
-use support::{needs, or_skip};
+use crate::common;
+use crate::common::Run;
+use crate::support::agent_recording;
+use crate::support::live::eventually;
+use crate::support::metrics::{address, documented_families, families, get, is_usdt_family, value};
+use crate::support::nbd::spans;
+use crate::support::postgres::Cluster;
+use crate::support::service::Service;
+use crate::support::tools::{capture, tool};
+use crate::support::{needs, or_skip};
 
 const MAPPING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/mappings/postgresql.toml");
 const DISK: u64 = 512 << 20;

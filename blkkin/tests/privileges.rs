@@ -4,29 +4,19 @@
 //! *Input*: processes started by root, with all capabilities. *Output*: what `/proc/PID/task/TID/status`
 //! shows of each thread, once the process works.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use broker::Broker;
-use support::disk::Disk;
-use support::live::{LiveTrace, eventually};
-use support::metrics::{address, get, value};
-use support::service::{Service, kernel_log};
-use support::{KillOnDrop, needs, or_skip};
+use crate::broker::Broker;
+use crate::common;
+use crate::support::disk::Disk;
+use crate::support::live::{LiveTrace, eventually};
+use crate::support::metrics::{address, get, value};
+use crate::support::service::{Service, kernel_log};
+use crate::support::{KillOnDrop, needs, or_skip};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bits of include/uapi/linux/capability.h.

@@ -4,15 +4,6 @@
 //! *Input*: `support/context/process_context.c`, which publishes contexts and then makes a known
 //! number of calls at known offsets. The attributes of the calls' spans are counted by offset.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -24,11 +15,11 @@ use blkkin_wire::batch::SourceStats;
 use blkkin_wire::process_context::{Attribute, AttributeValue, ProcessContextEvent};
 use blkkin_wire::span::TagValue;
 
-use support::context::Programs;
-use support::context::scripted_program::ScriptedProgram;
-use support::live::eventually;
-use support::recording::{Recorder, Recording};
-use support::{needs, or_skip, skip};
+use crate::support::context::Programs;
+use crate::support::context::scripted_program::ScriptedProgram;
+use crate::support::live::eventually;
+use crate::support::recording::{Recorder, Recording};
+use crate::support::{needs, or_skip, skip};
 
 /// Offset at which the program reads while it waits.
 const AWAITS: u64 = 99;

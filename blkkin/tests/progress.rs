@@ -2,20 +2,11 @@
 //!
 //! *Input*: the real binary on a pseudo-terminal; the assertions read what the terminal received.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs::File;
 
-use common::blkkin;
-use support::needs;
-use support::terminal::OnTerminal;
+use crate::common::blkkin;
+use crate::support::needs;
+use crate::support::terminal::OnTerminal;
 
 /// Beginning of every progress line.
 const PROGRESS: &str = "traced ";

@@ -6,15 +6,6 @@
 //! static program for musl. The offset of a call identifies its span, and the program counts its
 //! calls.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::path::{Path, PathBuf};
 
 use blkkin_aggregator::trace::{Root, Trace};
@@ -22,11 +13,11 @@ use blkkin_tracer::{Filter, TracerConfig};
 use blkkin_wire::process_context::{Attribute, AttributeValue};
 use blkkin_wire::syscalls::SyscallId;
 
-use support::context::recorded_program::ring_for_a_million;
-use support::gated_process::GatedProcess;
-use support::live::eventually;
-use support::recording::Recorder;
-use support::{needs, or_skip};
+use crate::support::context::recorded_program::ring_for_a_million;
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::eventually;
+use crate::support::recording::Recorder;
+use crate::support::{needs, or_skip};
 
 /// Offset at which the program reads while it waits until its thread context is found.
 const WARM_UP: u64 = 1 << 40;

@@ -7,23 +7,6 @@
 //! give the number of requests, the parent of each server span and its time to the nanosecond; and
 //! the join stage alone, which gives the number of fragments.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-#[path = "support/service.rs"]
-mod service;
-#[path = "support/synthetic_batches.rs"]
-#[allow(dead_code, reason = "each test uses what it needs")]
-mod synthetic_batches;
-#[path = "support/traces.rs"]
-mod traces;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -37,9 +20,11 @@ use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::{Span, SpanKind};
 use blkkin_wire::v1;
 
-use broker::Broker;
-use service::Service;
-use traces::{TraceReader, total};
+use crate::broker::Broker;
+use crate::support::service::Service;
+use crate::support::synthetic_batches;
+use crate::support::traces;
+use crate::support::traces::{TraceReader, total};
 
 const CALLS: u64 = 4_000;
 const PARTITIONS: u32 = 12;

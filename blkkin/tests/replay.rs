@@ -4,18 +4,6 @@
 //! *Input*: recordings of two nodes, written by this test. The batches that a consumer receives are
 //! compared with those that were recorded.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-#[path = "support/synthetic_batches.rs"]
-mod synthetic_batches;
-
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Stdio;
@@ -26,7 +14,9 @@ use blkkin_bus::recording::Recorder;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::v1;
 
-use broker::Broker;
+use crate::broker::Broker;
+use crate::common;
+use crate::support::synthetic_batches;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -5,24 +5,16 @@
 //! `rocksdb:high`, its compaction threads `rocksdb:low`. *Independent count*: RocksDB's own statistics of the
 //! same run, in bytes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
 use serde_json::Value;
 
-use support::disk::{Disk, sync};
-use support::missed_ends::{Missed, until_all_ends_seen};
-use support::nbd::spans;
-use support::{needs, or_skip};
+use crate::common;
+use crate::support::disk::{Disk, sync};
+use crate::support::missed_ends::{Missed, until_all_ends_seen};
+use crate::support::nbd::spans;
+use crate::support::{needs, or_skip};
 
 const DISK: u64 = 256 << 20;
 const BLOCK: u64 = 4096;

@@ -3,17 +3,6 @@
 //! *Input*: a real broker, and a server that refuses each request and quotes the token in it.
 //! *Output*: the exporter's log, its pages, and what `/proc` shows of it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod support;
-
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -22,11 +11,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::broker::Broker;
+use crate::common;
+use crate::support::metrics::{address, get};
+use crate::support::service::Service;
+use crate::support::{needs, or_skip};
 use blkkin_bus::kafka::TRACES;
-use broker::Broker;
-use support::metrics::{address, get};
-use support::service::Service;
-use support::{needs, or_skip};
 
 const TOKEN: &str = "s3cret-t0ken-of-a-tenant";
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -4,21 +4,6 @@
 //! *Input*: batches of four nodes and a real broker with SCRAM and TLS. The fragments and spans
 //! that arrive are compared with those of the join stage run alone.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod support;
-#[path = "support/synthetic_batches.rs"]
-mod synthetic_batches;
-#[path = "support/traces.rs"]
-mod traces;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -36,11 +21,14 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Message};
 use serde_json::Value;
 
-use broker::Broker;
-use broker::secure::{Listener, Operation, PASSWORD, ResourceType, allow};
-use support::or_skip;
-use support::service::Service;
-use traces::{FragmentCounts, TraceReader, difference, total};
+use crate::broker::Broker;
+use crate::broker::secure::{Listener, Operation, PASSWORD, ResourceType, allow};
+use crate::common;
+use crate::support::or_skip;
+use crate::support::service::Service;
+use crate::support::synthetic_batches;
+use crate::support::traces;
+use crate::support::traces::{FragmentCounts, TraceReader, difference, total};
 
 const NODES: u128 = 4;
 const CALLS: u64 = 2_000;

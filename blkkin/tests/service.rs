@@ -5,27 +5,17 @@
 //! started, and 64 reads of a loop device. The number of requests is compared with the number of
 //! reads.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod support;
-
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use broker::Broker;
-use support::disk::Disk;
-use support::live::{LiveTrace, eventually};
-use support::metrics::{address, get, value};
-use support::{needs, or_skip};
+use crate::broker::Broker;
+use crate::common;
+use crate::support::disk::Disk;
+use crate::support::live::{LiveTrace, eventually};
+use crate::support::metrics::{address, get, value};
+use crate::support::{needs, or_skip};
 use tempfile::TempDir;
 
 /// Address without a listener: an agent must trace without a cluster too.

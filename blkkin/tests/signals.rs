@@ -6,10 +6,6 @@
 //! printed. (A shell is no replacement: between fork and exec its children still have its traps,
 //! and would swallow signals.)
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -21,7 +17,8 @@ use std::thread;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use common::{blkkin, is_root};
+use crate::common;
+use crate::common::{blkkin, is_root};
 
 /// Environment variable that makes this process the command.
 const ROLE: &str = "BLKKIN_TEST_SIGNAL_PRINTER";
@@ -61,7 +58,7 @@ fn run_signal_printer(options: &[&str]) -> Command {
         .args(options)
         .arg("--")
         .arg(own)
-        .args(["--exact", "signal_printer", "--nocapture"])
+        .args(["--exact", "signals::signal_printer", "--nocapture"])
         .env(ROLE, "yes");
     command
 }

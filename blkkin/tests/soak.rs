@@ -9,37 +9,19 @@
 //! `cargo xtask soak` runs this with larger numbers: see [`SoakConfig`]. `cargo xtask soak --endure 1h` runs
 //! [`soaking::endurance`] instead.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod exporting;
-mod soaking;
-mod support;
-#[path = "support/synthetic_batches.rs"]
-mod synthetic_batches;
-#[path = "support/traces.rs"]
-mod traces;
-#[path = "support/zipkin.rs"]
-mod zipkin;
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use broker::Broker;
-use soaking::node_recordings::NodeRecordings;
-use soaking::pipeline::{PARTITIONS, Pipeline, Victim};
-use soaking::rng::Rng;
-use soaking::span_multiset::SpanMultiset;
-use soaking::{endurance, live, span_multiset};
-use support::or_skip;
-use traces::TraceReader;
-use zipkin::Zipkin;
+use crate::broker::Broker;
+use crate::soaking::node_recordings::NodeRecordings;
+use crate::soaking::pipeline::{PARTITIONS, Pipeline, Victim};
+use crate::soaking::rng::Rng;
+use crate::soaking::span_multiset::SpanMultiset;
+use crate::soaking::{endurance, live, span_multiset};
+use crate::support::or_skip;
+use crate::support::traces;
+use crate::support::traces::TraceReader;
+use crate::support::zipkin::Zipkin;
 
 /// Idle timeout that is never reached, because recordings mark their own end.
 const NEVER_IDLE: &str = "10m";

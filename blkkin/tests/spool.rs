@@ -4,18 +4,6 @@
 //! *Input*: a child process that makes a counted number of system calls. The calls in the topic,
 //! the dropped records and the reported losses must add up to that number.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod spooling;
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,18 +11,18 @@ use std::time::Duration;
 use blkkin_bus::kafka::EVENTS;
 use blkkin_wire::crash_report::RecordCounts;
 
-use broker::Broker;
-use broker::secure::{Listener, Operation, ResourceType, allow};
-use spooling::agent::Agent;
-use spooling::bpffs::Bpffs;
-use spooling::caller::Caller;
-use spooling::manager::Manager;
-use spooling::topic::{consume, record_counts, reported_losses};
-use support::live::eventually;
-use support::metrics::value;
-use support::{needs, or_skip};
+use crate::broker::Broker;
+use crate::broker::secure::{Listener, Operation, ResourceType, allow};
+use crate::common;
+use crate::spooling::agent::Agent;
+use crate::spooling::bpffs::Bpffs;
+use crate::spooling::caller::Caller;
+use crate::spooling::manager::Manager;
+use crate::spooling::topic::{consume, record_counts, reported_losses};
+use crate::support::live::eventually;
+use crate::support::metrics::value;
+use crate::support::{needs, or_skip};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit of the producer's queue, so small that the rest waits in the spool.
 const SMALL_QUEUE: &str = "queue.buffering.max.kbytes=1100";
 

@@ -4,15 +4,6 @@
 //! *Input*: `sqlite3` with a rollback journal and with a write-ahead log. The number of each system
 //! call is compared with `strace -c`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,12 +15,12 @@ use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::FileId;
 use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 
-use support::disk::Disk;
-use support::gated_process::GatedProcess;
-use support::missed_ends::until_complete;
-use support::recording::{Recording, record};
-use support::tools::{capture, tool};
-use support::{needs, or_skip};
+use crate::support::disk::Disk;
+use crate::support::gated_process::GatedProcess;
+use crate::support::missed_ends::until_complete;
+use crate::support::recording::{Recording, record};
+use crate::support::tools::{capture, tool};
+use crate::support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 /// Number of inserts, each of which is a durable transaction.

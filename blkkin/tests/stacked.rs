@@ -3,25 +3,17 @@
 //! *Input*: fio on the loop device. The expected sectors of the lower disk come from the file
 //! system (FIEMAP), the totals from `/sys/block/*/stat`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::trace::stacked::Stacked;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 
-use support::disk::{Disk, Statistics, Upper};
-use support::gated_process::GatedProcess;
-use support::missed_ends::until_complete;
-use support::recording::Recording;
-use support::{needs, or_skip};
+use crate::support;
+use crate::support::disk::{Disk, Statistics, Upper};
+use crate::support::gated_process::GatedProcess;
+use crate::support::missed_ends::until_complete;
+use crate::support::recording::Recording;
+use crate::support::{needs, or_skip};
 
 const LOWER: u64 = 96 << 20;
 const UPPER: u64 = 32 << 20;

@@ -5,29 +5,16 @@
 //! target of standard error. Capabilities are read from `/proc`, states from systemd, and requests
 //! are compared with the reads of `dd`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-mod support;
-#[path = "support/systemd.rs"]
-mod systemd;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use broker::Broker;
-use support::disk::Disk;
-use support::live::eventually;
-use support::metrics::{address, get, value};
-use support::{needs, or_skip};
-use systemd::Systemd;
+use crate::broker::Broker;
+use crate::support::disk::Disk;
+use crate::support::live::eventually;
+use crate::support::metrics::{address, get, value};
+use crate::support::systemd::Systemd;
+use crate::support::{needs, or_skip};
 
 const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs");
 const AGENT: &str = "blkkin-agent";

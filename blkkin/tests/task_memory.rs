@@ -3,27 +3,18 @@
 //! *Input*: two programs that open a file and wait in a read, of which a filter accepts one. The
 //! kernel's own answer for each task decides whether it has state in task storage.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::ids::{Pid, Tid};
 
-use support::gated_process::GatedProcess;
-use support::recording::Recorder;
-use support::single_process::c_path;
-use support::task_storage::TaskStorage;
-use support::tools::kernel;
-use support::{needs, skip};
+use crate::support::gated_process::GatedProcess;
+use crate::support::recording::Recorder;
+use crate::support::single_process::c_path;
+use crate::support::task_storage::TaskStorage;
+use crate::support::tools::kernel;
+use crate::support::{needs, skip};
 
 /// Programs that open a file, read it, and have different names.
 const PROGRAMS: [&str; 2] = ["cat", "head"];

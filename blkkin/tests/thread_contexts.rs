@@ -5,15 +5,6 @@
 //! call names its span, and the programs count their calls. Rust is in `publishing.rs`; released
 //! tracing libraries are in `tracers.rs`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -23,15 +14,15 @@ use blkkin_tracer::TracerConfig;
 use blkkin_wire::batch::SourceStats;
 use blkkin_wire::event::SyscallEvent;
 
-use support::context::Programs;
-use support::context::recorded_program::{
+use crate::support::context::Programs;
+use crate::support::context::recorded_program::{
     assert_contexts, record_with_output, ring_for_a_million, writer_args,
 };
-use support::disk::Disk;
-use support::gated_process::GatedProcess;
-use support::live::eventually;
-use support::recording::{Recorder, Recording};
-use support::{needs, or_skip};
+use crate::support::disk::Disk;
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::eventually;
+use crate::support::recording::{Recorder, Recording};
+use crate::support::{needs, or_skip};
 use tempfile::TempDir;
 
 const SPANS: u64 = 10_000;

@@ -3,15 +3,6 @@
 //! *Input*: scripts of a known number of children, threads and execs. The expected tasks are those
 //! that the test itself creates.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::fs;
@@ -22,11 +13,12 @@ use blkkin_wire::event::{SyscallOutcome, TaskChange};
 use blkkin_wire::ids::{Pid, TaskId, Tid};
 use serde_json::Value;
 
-use support::gated_process::GatedProcess;
-use support::needs;
-use support::recording::{Recorder, assert_calls_not_lost, record};
-use support::single_process::{c_path, create_file, file_of, record_process};
-use support::tools::identity;
+use crate::common;
+use crate::support::gated_process::GatedProcess;
+use crate::support::needs;
+use crate::support::recording::{Recorder, assert_calls_not_lost, record};
+use crate::support::single_process::{c_path, create_file, file_of, record_process};
+use crate::support::tools::identity;
 
 const CHILDREN: usize = 200;
 /// Children that wait for their first time slice together.

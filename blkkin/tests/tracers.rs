@@ -5,27 +5,18 @@
 //! dd-trace-java). `cargo xtask setup --tests` fetches the libraries. The program prints its spans
 //! and trace ids, and the offset of a call names its span.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use blkkin_tracer::TracerConfig;
 
-use support::context::recorded_program::{RING, WARM_UP};
-use support::gated_process::GatedProcess;
-use support::live::eventually;
-use support::recording::{Recorder, Recording};
-use support::tools::capture;
-use support::{needs, or_skip};
+use crate::support::context::recorded_program::{RING, WARM_UP};
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::eventually;
+use crate::support::recording::{Recorder, Recording};
+use crate::support::tools::capture;
+use crate::support::{needs, or_skip};
 
 /// Number of orders, each of which has one step.
 const TURNS: usize = 500;

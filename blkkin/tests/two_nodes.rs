@@ -6,32 +6,18 @@
 //! and with ping over the same link. Counts are compared with the kernel's retransmitted segments
 //! and with fio's requests.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-#[path = "support/nbd_fleet.rs"]
-mod nbd_fleet;
-#[path = "support/network_link.rs"]
-mod network_link;
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use nbd_fleet::{CUT, DISCONNECT, JOBS, LOSS, MIB, NbdFleet, UNANSWERED_AT_CLOSE};
-use network_link::{ADDRESSES, MACHINE_IDS};
-use support::hidden_tasks::HiddenTasks;
-use support::metrics::{documented_families, is_nbd_family, value};
-use support::nbd::server;
-use support::{needs, or_skip};
+use crate::common;
+use crate::support::hidden_tasks::HiddenTasks;
+use crate::support::metrics::{documented_families, is_nbd_family, value};
+use crate::support::nbd::server;
+use crate::support::nbd_fleet::{CUT, DISCONNECT, JOBS, LOSS, MIB, NbdFleet, UNANSWERED_AT_CLOSE};
+use crate::support::network_link::{ADDRESSES, MACHINE_IDS};
+use crate::support::{needs, or_skip};
 
 /// Minimum time that Linux waits for an acknowledgement (include/net/tcp.h, TCP_RTO_MIN: HZ/5).
 /// With one request in flight, a tail loss probe is not sent earlier (net/ipv4/tcp_output.c,

@@ -7,26 +7,6 @@
 //! as the configuration is, and either has the same effect. *Independent count*: the fragments that
 //! the join stage alone, without Kafka, makes of the same batches.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-
-#[path = "../../bus/tests/support/mod.rs"]
-mod broker;
-mod common;
-#[path = "support/service.rs"]
-mod service;
-#[path = "support/skewed_records.rs"]
-mod skewed_records;
-#[path = "support/stored_state.rs"]
-mod stored_state;
-#[path = "support/synthetic_batches.rs"]
-mod synthetic_batches;
-#[path = "support/traces.rs"]
-mod traces;
-
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,11 +16,13 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::ids::NodeId;
 use blkkin_wire::v1;
 
-use broker::Broker;
-use service::Service;
-use skewed_records::{of_next_release, of_previous_release};
-use stored_state::StoredState;
-use traces::{TraceReader, total};
+use crate::broker::Broker;
+use crate::support::service::Service;
+use crate::support::skewed_records::{of_next_release, of_previous_release};
+use crate::support::stored_state::StoredState;
+use crate::support::synthetic_batches;
+use crate::support::traces;
+use crate::support::traces::{TraceReader, total};
 
 const NODES: usize = 3;
 const CALLS: u64 = 2_000;

@@ -5,15 +5,6 @@
 //! of a call is checked in two ways, by the probes' arguments and by the call's own offset; the
 //! number of events follows from the number of turns.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -21,10 +12,11 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use common::Run;
-use support::nbd::spans;
-use support::tools::{capture, tool};
-use support::{needs, skip};
+use crate::common;
+use crate::common::Run;
+use crate::support::nbd::spans;
+use crate::support::tools::{capture, tool};
+use crate::support::{needs, skip};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/usdt/turns.c");
 const RULES: &str = r#"

@@ -5,15 +5,6 @@
 //! count*: QEMU's own word, by `query-block` and `query-named-block-nodes` of its QMP socket; for the
 //! aio modes, which QEMU does not report, the options that it was started with.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints why it is skipped"
-)]
-
-mod common;
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -23,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use support::needs;
-use support::tools::{capture, tool};
+use crate::common;
+use crate::support::needs;
+use crate::support::tools::{capture, tool};
 
 const QEMU: &str = "qemu-system-x86_64";
 const UUID: &str = "7b3c1c2e-6b0a-4ef4-9a55-0c1b8e9d2f10";

@@ -3,15 +3,6 @@
 //! *Judge*: ftrace's own events of the same run (`lock:contention_begin` and `_end`,
 //! `writeback:balance_dirty_pages`), by number and by time.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -25,14 +16,14 @@ use blkkin_wire::call_waits::{CallWaits, WaitKind};
 use blkkin_wire::event::SyscallEvent;
 use serde_json::Value;
 
-use support::direct;
-use support::disk::Disk;
-use support::ftrace::{Ftrace, time_ns};
-use support::gated_process::GatedProcess;
-use support::live::LiveTrace;
-use support::queue::QueueSettings;
-use support::recording::{Recorder, Recording, record};
-use support::{needs, or_skip};
+use crate::support::direct;
+use crate::support::disk::Disk;
+use crate::support::ftrace::{Ftrace, time_ns};
+use crate::support::gated_process::GatedProcess;
+use crate::support::live::LiveTrace;
+use crate::support::queue::QueueSettings;
+use crate::support::recording::{Recorder, Recording, record};
+use crate::support::{needs, or_skip};
 
 /// Writes of the process that waits for the lock.
 const WRITES: usize = 300;

@@ -4,16 +4,7 @@
 //! disk's content afterwards. Each sector on the disk must be from a write that the trace names for
 //! the bio that carried the sector last.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-#[path = "writeback/writers.rs"]
-mod writers;
+pub(crate) mod writers;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -25,15 +16,15 @@ use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::{Pid, SpanId};
 use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WritebackReason, WriterEvidence};
 
-use support::disk::{Disk, sync};
-use support::gated_process::GatedProcess;
-use support::memory_limit::MemoryLimit;
-use support::missed_ends::until_complete;
-use support::overlay::Overlay;
-use support::recording::{Recorder, Recording, record};
-use support::single_process::c_path;
-use support::uring::{Mode, append_buffered};
-use support::{needs, or_skip};
+use crate::support::disk::{Disk, sync};
+use crate::support::gated_process::GatedProcess;
+use crate::support::memory_limit::MemoryLimit;
+use crate::support::missed_ends::until_complete;
+use crate::support::overlay::Overlay;
+use crate::support::recording::{Recorder, Recording, record};
+use crate::support::single_process::c_path;
+use crate::support::uring::{Mode, append_buffered};
+use crate::support::{needs, or_skip};
 use writers::SECTOR;
 
 const WRITERS: u64 = 8;

@@ -4,15 +4,6 @@
 //! and another program that writes to the same disk meanwhile. Each link `written_by` must lead to
 //! the span of a write call whose own tags have the file and the range of the bio.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashMap;
 use std::fs;
 use std::ops::Range;
@@ -20,8 +11,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use support::disk::Disk;
-use support::{needs, or_skip};
+use crate::common;
+use crate::support::disk::Disk;
+use crate::support::{needs, or_skip};
 
 const DISK: u64 = 128 << 20;
 const WRITTEN: u64 = 4 << 20;

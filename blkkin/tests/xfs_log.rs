@@ -3,15 +3,6 @@
 //! *Judge*: ftrace's events of the same run, `xfs:xfs_log_force` and `xfs:xlog_iclog_wait_on`, by process
 //! and time, and the bios of the log, which must be in flight while the call waits for them.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-mod support;
-
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -24,11 +15,11 @@ use blkkin_wire::event::BioEvent;
 use blkkin_wire::ids::SpanId;
 use blkkin_wire::page_origin::PageKind;
 
-use support::disk::Disk;
-use support::ftrace::{Ftrace, time_ns};
-use support::gated_process::GatedProcess;
-use support::recording::{Recorder, Recording};
-use support::{needs, or_skip};
+use crate::support::disk::Disk;
+use crate::support::ftrace::{Ftrace, time_ns};
+use crate::support::gated_process::GatedProcess;
+use crate::support::recording::{Recorder, Recording};
+use crate::support::{needs, or_skip};
 
 const PROCESSES: usize = 4;
 const SYNCS: usize = 60;

@@ -5,30 +5,18 @@
 //! layers, each span is a child of its submitter, and the times are in order. The dependency graph
 //! is compared with the spans.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it recorded"
-)]
-
-mod common;
-#[path = "support/dependencies.rs"]
-mod dependencies;
-#[path = "support/zipkin.rs"]
-mod server;
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-use common::{Run, run};
-use server::Zipkin;
-use support::disk::Disk;
-use support::missed_ends::{Missed, until_all_ends_seen};
-use support::{needs, or_skip};
+use crate::common::{Run, run};
+use crate::support::dependencies;
+use crate::support::disk::Disk;
+use crate::support::missed_ends::{Missed, until_all_ends_seen};
+use crate::support::zipkin::Zipkin;
+use crate::support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 /// Each insert makes journal, data and deletion durable; some fdatasync among them writes data and

@@ -16,7 +16,7 @@ use clap::Args;
 use crate::cargo_build;
 use crate::setup::{self, Purpose};
 use crate::shell;
-use crate::test::each_line;
+use crate::test::{INTEGRATION, each_line};
 use crate::workspace::Workspace;
 
 /// Options of `cargo xtask soak`.
@@ -61,7 +61,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
         let crowd = cargo_build::release(workspace, "blkkin-ust", "crowd", &["--example", "crowd"])?;
         command.arg(format!("BLKKIN_SOAK_CROWD={}", crowd.display()));
     }
-    command.arg(program).args(["--nocapture", "--test-threads=1"]);
+    command.arg(program).args(["soak::", "--nocapture", "--test-threads=1"]);
     command.current_dir(workspace.root().join("blkkin"));
     run_unskipped(command)?;
     Ok(ExitCode::SUCCESS)
@@ -86,9 +86,10 @@ fn run_unskipped(command: Command) -> Result<()> {
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     println!("soak: building blkkin and its soak test (release)");
     let mut command = workspace.cargo();
-    command.args(["test", "--release", "--locked", "--no-run", "--package", "blkkin", "--test", "soak"]);
+    command.args(["test", "--release", "--locked", "--no-run", "--package", "blkkin"]);
+    command.args(["--test", INTEGRATION]);
     command.args(cargo_build::MESSAGES);
-    cargo_build::executable(&cargo_build::run(&mut command, "the soak test")?, "soak")
+    cargo_build::executable(&cargo_build::run(&mut command, "the soak test")?, INTEGRATION)
 }
 
 /// Parses `90s`, `30m` or `8h`.

@@ -1,8 +1,5 @@
 //! Support of all tests that run the `blkkin` binary.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

@@ -1,7 +1,5 @@
 //! Generated traces for the topic, an exporter, and a comparison of the spans that arrived.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -32,8 +32,8 @@ use crate::broker::Broker;
 use crate::support::disk::Disk;
 use crate::support::lttng_namespace::LttngNamespace;
 use crate::support::service::Service;
+use crate::support::zipkin::Zipkin;
 use crate::support::{KillOnDrop, needs, or_skip};
-use crate::zipkin::Zipkin;
 
 const VICTIMS: [Victim; 4] = [Victim::Agent, Victim::Aggregator, Victim::Exporter, Victim::Broker];
 /// Longest pause before a kill, after progress was made.

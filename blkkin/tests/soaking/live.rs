@@ -32,8 +32,8 @@ use super::span_multiset::{SpanMultiset, assert_in_zipkin};
 use crate::broker::Broker;
 use crate::support::disk::Disk;
 use crate::support::service::Service;
+use crate::support::zipkin::Zipkin;
 use crate::support::{needs, or_skip};
-use crate::zipkin::Zipkin;
 
 /// Services that are killed. The agent is not: the number of events that it had in memory cannot be
 /// known.

@@ -1,8 +1,6 @@
 //! Parts of the soak test: recordings of nodes, instrumented programs, the services between them and Zipkin, a seeded
 //! random generator, and multisets of the resulting spans.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 pub(crate) mod endurance;
 pub(crate) mod live;
 pub(crate) mod node_recordings;

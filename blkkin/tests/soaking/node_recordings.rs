@@ -12,7 +12,7 @@ use blkkin_wire::v1;
 
 use super::pipeline::PARTITIONS;
 use super::span_multiset::SpanMultiset;
-use crate::synthetic_batches;
+use crate::support::synthetic_batches;
 
 pub(crate) const NODES: usize = 3;
 

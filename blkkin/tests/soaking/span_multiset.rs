@@ -15,7 +15,7 @@ use blkkin_zipkin_export::json;
 use serde_json::Value;
 
 use crate::exporting::{canonical, exported};
-use crate::zipkin::Zipkin;
+use crate::support::zipkin::Zipkin;
 
 /// Time span of a query in µs: 1,500 traces of three nodes that make 100 calls a second each.
 const WINDOW_US: u64 = 5_000_000;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::TIMEOUT;
 use super::caller::Caller;
-use crate::TIMEOUT;
 use crate::support::live::eventually;
 use crate::support::metrics::{address, get_as, value};
 use crate::support::service::Service;

@@ -1,7 +1,5 @@
 //! A private BPF file system, in which an agent pins its counters.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -6,3 +6,7 @@ pub(crate) mod bpffs;
 pub(crate) mod caller;
 pub(crate) mod manager;
 pub(crate) mod topic;
+
+use std::time::Duration;
+
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);

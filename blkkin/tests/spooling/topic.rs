@@ -8,7 +8,7 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::crash_report::{LossReport, RecordCounts};
 use blkkin_wire::ids::StartEpoch;
 
-use crate::TIMEOUT;
+use super::TIMEOUT;
 
 /// Reads all batches of the topic in order and asserts that none is missing.
 pub(crate) fn consume(settings: &Settings) -> Vec<EventBatch> {

@@ -3,17 +3,12 @@
 //!
 //! A test that cannot run on a machine prints `skipped: REASON` and returns.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints what it observed"
-)]
-#![allow(dead_code, unused_imports, unused_macros, reason = "each test file uses a part of it")]
-
 pub(crate) mod agent_recording;
 pub(crate) mod aio;
 pub(crate) mod blktrace;
+pub(crate) mod container;
 pub(crate) mod context;
+pub(crate) mod dependencies;
 pub(crate) mod direct;
 pub(crate) mod disk;
 pub(crate) mod fio;
@@ -21,6 +16,7 @@ pub(crate) mod ftrace;
 pub(crate) mod gated_process;
 pub(crate) mod guest;
 pub(crate) mod hidden_tasks;
+pub(crate) mod hosts;
 pub(crate) mod live;
 pub(crate) mod lttng_namespace;
 pub(crate) mod mapping;
@@ -29,20 +25,29 @@ pub(crate) mod metrics;
 pub(crate) mod missed_ends;
 pub(crate) mod moving_tree;
 pub(crate) mod nbd;
+pub(crate) mod nbd_fleet;
+pub(crate) mod network_link;
 pub(crate) mod overlay;
 pub(crate) mod planted;
 pub(crate) mod postgres;
+pub(crate) mod prometheus;
 pub(crate) mod queue;
 pub(crate) mod recording;
 pub(crate) mod service;
 pub(crate) mod sg;
 pub(crate) mod single_process;
+pub(crate) mod skewed_records;
+pub(crate) mod stored_state;
+pub(crate) mod synthetic_batches;
+pub(crate) mod systemd;
 pub(crate) mod task_storage;
 pub(crate) mod terminal;
 pub(crate) mod tools;
+pub(crate) mod traces;
 pub(crate) mod ublk;
 pub(crate) mod uring;
 pub(crate) mod uring_rename;
+pub(crate) mod zipkin;
 
 /// A process that is killed when dropped.
 pub(crate) struct KillOnDrop(pub(crate) std::process::Child);

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::network_link::{ADDRESSES, NetworkLink};
 use crate::broker::Broker;
-use crate::network_link::{ADDRESSES, NetworkLink};
 use crate::support::KillOnDrop;
 use crate::support::live::eventually;
 use crate::support::metrics::{address, families, get, value};

@@ -1,8 +1,6 @@
 //! One of blkkin's services as a process that a test starts, kills and stops; its stderr is in a
 //! file.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

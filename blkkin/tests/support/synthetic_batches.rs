@@ -25,7 +25,7 @@ const FILE: FileId = FileId { device: DISK, ino: 12, generation: 1, name: NameId
 
 /// Returns all batches of a node in order, some of them twice. The last watermark states that no
 /// more events follow.
-#[allow(dead_code, reason = "the soak test has starts")]
+#[allow(dead_code, reason = "aggregator's tests use a part of this file")]
 pub(crate) fn batches(node: u128, calls: u64) -> Vec<EventBatch> {
     batches_of_start(node, 0, calls)
 }
@@ -64,7 +64,7 @@ pub(crate) fn batches_of_start(node: u128, start: u64, calls: u64) -> Vec<EventB
 }
 
 /// Counts the events of batches.
-#[allow(dead_code, reason = "not every test file counts them")]
+#[allow(dead_code, reason = "aggregator's tests use a part of this file")]
 pub(crate) fn event_count(batches: &[EventBatch]) -> usize {
     batches.iter().map(|batch| batch.events.len()).sum()
 }

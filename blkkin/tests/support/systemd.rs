@@ -8,8 +8,6 @@
 //!
 //! It and everything that it has started end when it is dropped, and also when the test is killed.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;

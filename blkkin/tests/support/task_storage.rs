@@ -43,11 +43,6 @@ impl TaskStorage {
         found.last().expect("a tracer has task storage")
     }
 
-    /// Returns the bytes of a task's state, without the kernel's own part.
-    pub(crate) fn value_bytes(&self) -> usize {
-        self.value_bytes
-    }
-
     /// Returns whether the main thread of this process has state.
     pub(crate) fn has_state_of(&self, pid: Pid) -> bool {
         self.has_state(&pidfd(pid.0, 0).unwrap())

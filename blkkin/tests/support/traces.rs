@@ -1,8 +1,6 @@
 //! A consumer of `blkkin.traces` that checks the fragment numbers as an exporter does: each number
 //! once, none missing. And what the traces should be: those that the join stage alone makes.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 

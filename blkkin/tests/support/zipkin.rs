@@ -3,7 +3,7 @@
 //! The server's jar is at the path that `cargo xtask test` passes, or where `cargo xtask setup
 //! --tests` puts it, or in the user's Maven repository. Nothing is downloaded here.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, reason = "the benches use a part of it")]
 
 use std::collections::BTreeMap;
 use std::io;

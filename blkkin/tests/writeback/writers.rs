@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::{Pid, SpanId};
 
-use super::support::direct::Block;
-use super::support::gated_process::GatedProcess;
-use super::support::recording::Recording;
-use super::support::single_process::c_path;
+use crate::support::direct::Block;
+use crate::support::gated_process::GatedProcess;
+use crate::support::recording::Recording;
+use crate::support::single_process::c_path;
 
 pub(crate) const BLOCK: usize = 4_096;
 pub(crate) const SECTOR: usize = 512;
@@ -154,7 +154,6 @@ pub(crate) fn authors(
 }
 
 /// Writes a block of a device with its author, past the page cache.
-#[allow(dead_code, reason = "not each test writes to devices")]
 pub(crate) fn write_direct(device: &File, block: u64, (writer, step): (u64, usize)) -> std::io::Result<()> {
     let mut content = Block([0; BLOCK]);
     for sector in content.0.chunks_mut(SECTOR) {

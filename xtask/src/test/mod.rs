@@ -4,9 +4,9 @@
 //! |---|---|---|
 //! | quick | unit, property and golden-file tests of every crate, then doc tests | caller |
 //! | instructions | instruction counts of the pipeline's stages, against `bench/callgrind.json` | caller |
-//! | services | those of `blkkin/tests/*.rs` that [`programs`] lists: services and brokers, one at a time | root |
+//! | services | those modules of `blkkin/tests/` that [`programs`] lists: services and brokers, one at a time | root |
 //! | guests | a subset of the system tests inside other kernels, and what such kernels reject (`vm`) | caller |
-//! | system | `blkkin/tests/*.rs`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
+//! | system | the other modules of `blkkin/tests/`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
 //!
 //! The guests and the instruction counts run together with the quick tests and the tests of services, which
 //! leave half of two CPUs idle or wait for a broker or a time limit. Tests that measure time, or count what the
@@ -39,7 +39,7 @@ use crate::timing::Timings;
 use crate::workspace::Workspace;
 
 use programs::Tier;
-pub(crate) use programs::{TestProgram, build};
+pub(crate) use programs::{INTEGRATION, TestProgram, build};
 pub(crate) use runner::each_line;
 pub(crate) use stats::{ProgramStats, TestStats};
 

@@ -1,11 +1,17 @@
 //! Test programs of the workspace, from cargo's build messages.
+//!
+//! The binary's tests are one executable ([`INTEGRATION`]), because each executable would link most of the
+//! workspace. Each of its modules is a program here, with its own tier and its own process.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Result;
 use serde_json::Value;
 
 use crate::cargo_build;
+use crate::shell;
 use crate::workspace::Workspace;
 
 /// Way in which a test program runs.
@@ -21,10 +27,13 @@ pub(crate) enum Tier {
     Guest,
 }
 
-/// Name prefix of test programs of the guest tier.
+/// Target of the binary's tests, `blkkin/tests/main.rs`.
+pub(crate) const INTEGRATION: &str = "integration";
+
+/// Name prefix of modules of the guest tier.
 const GUEST: &str = "guest_";
 
-/// Test programs of the service tier. They run services, brokers and servers, wait for them, and
+/// Modules of the service tier. They run services, brokers and servers, wait for them, and
 /// assert neither durations nor the absence of losses in the kernel.
 const SERVICES: &[&str] = &[
     "aggregator",
@@ -39,12 +48,14 @@ const SERVICES: &[&str] = &[
     "spool",
 ];
 
-/// Compiled test program.
+/// Compiled test program, or a module of one.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct TestProgram {
     /// Name, for example `blkkin/tests/fio` or `wire`.
     pub(crate) name: String,
     pub(crate) executable: PathBuf,
+    /// Full names of the module's tests; `None` if the program is not split.
+    pub(crate) module_tests: Option<Vec<String>>,
     /// Folder of the crate, which is the working directory of the tests.
     pub(super) folder: PathBuf,
     pub(super) tier: Tier,
@@ -54,9 +65,39 @@ pub(crate) struct TestProgram {
 pub(crate) fn build(workspace: &Workspace) -> Result<Vec<TestProgram>> {
     let mut command = workspace.cargo();
     command.args(["test", "--no-run", "--quiet", "--workspace"]).args(cargo_build::MESSAGES);
-    let mut programs: Vec<_> = cargo_build::run(&mut command, "a test")?.iter().filter_map(program).collect();
+    let mut programs = Vec::new();
+    for built in cargo_build::run(&mut command, "a test")?.iter().filter_map(program) {
+        if built.name == format!("blkkin/tests/{INTEGRATION}") {
+            let tests =
+                shell::capture(Command::new(&built.executable).args(["--list", "--format", "terse"]))?;
+            programs.extend(modules(&built, &tests));
+        } else {
+            programs.push(built);
+        }
+    }
     programs.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(programs)
+}
+
+/// Splits the integration tests by module; `list` is their list in libtest's terse format.
+fn modules(integration: &TestProgram, list: &str) -> Vec<TestProgram> {
+    let mut modules = BTreeMap::<&str, Vec<String>>::new();
+    for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.split_once("::").map_or("main", |(module, _)| module);
+        modules.entry(module).or_default().push(test.to_owned());
+    }
+    let program = |(module, tests): (&str, Vec<String>)| TestProgram {
+        name: format!("blkkin/tests/{module}"),
+        executable: integration.executable.clone(),
+        module_tests: Some(tests),
+        folder: integration.folder.clone(),
+        tier: match module {
+            _ if module.starts_with(GUEST) => Tier::Guest,
+            _ if SERVICES.contains(&module) => Tier::Service,
+            _ => Tier::System,
+        },
+    };
+    modules.into_iter().map(program).collect()
 }
 
 /// Parses a message of cargo; `None` if it does not report a test program.
@@ -71,15 +112,10 @@ fn program(message: &Value) -> Option<TestProgram> {
     let integration = message["target"]["kind"][0] == "test";
     let name =
         if integration { format!("{package}/tests/{target}") } else { format!("{package} ({target})") };
-    let tier = match integration && package == "blkkin" {
-        true if target.starts_with(GUEST) => Tier::Guest,
-        true if SERVICES.contains(&target) => Tier::Service,
-        true => Tier::System,
-        // The test of the demo loads eBPF programs.
-        false if integration && package == "xtask" => Tier::System,
-        false => Tier::Quick,
-    };
-    Some(TestProgram { name, executable, folder, tier })
+    // The test of the demo loads eBPF programs too.
+    let loads_programs = integration && ["blkkin", "xtask"].contains(&package);
+    let tier = if loads_programs { Tier::System } else { Tier::Quick };
+    Some(TestProgram { name, executable, module_tests: None, folder, tier })
 }
 
 #[cfg(test)]
@@ -98,9 +134,7 @@ mod tests {
     #[test]
     fn only_integration_tests_of_blkkin_and_xtask_need_root() {
         let tier = |folder, kind, name| reported(folder, kind, name).expect("a test program").tier;
-        assert_eq!(tier("blkkin", "test", "fio"), Tier::System);
-        assert_eq!(tier("blkkin", "test", "guest_lockdown"), Tier::Guest);
-        assert_eq!(tier("blkkin", "test", "soak"), Tier::Service);
+        assert_eq!(tier("blkkin", "test", INTEGRATION), Tier::System);
         assert_eq!(tier("blkkin", "bin", "blkkin"), Tier::Quick);
         assert_eq!(tier("wire", "test", "golden"), Tier::Quick);
         assert_eq!(tier("xtask", "test", "cluster"), Tier::System);
@@ -108,10 +142,37 @@ mod tests {
     }
 
     #[test]
-    fn each_program_of_the_service_tier_exists() {
+    fn each_module_of_the_integration_tests_is_a_program_with_its_own_tier() {
+        let integration = reported("blkkin", "test", INTEGRATION).expect("a test program");
+        let list = "fio::reads: test\nsoak::kills: test\nguest_scsi::writes: test\nfio::deep::writes: test\n\n4 tests\n";
+        let modules = modules(&integration, list);
+        let modules: Vec<_> =
+            modules.iter().map(|one| (&*one.name, one.tier, one.module_tests.as_deref())).collect();
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            modules,
+            [
+                ("blkkin/tests/fio", Tier::System, Some(&*names(&["fio::reads", "fio::deep::writes"]))),
+                ("blkkin/tests/guest_scsi", Tier::Guest, Some(&*names(&["guest_scsi::writes"]))),
+                ("blkkin/tests/soak", Tier::Service, Some(&*names(&["soak::kills"]))),
+            ]
+        );
+    }
+
+    /// A file that `main.rs` does not declare would not be compiled.
+    #[test]
+    fn each_file_of_the_integration_tests_is_a_module() {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("blkkin").join("tests");
+        let main = std::fs::read_to_string(tests.join("main.rs")).expect("main.rs");
+        let is_module = |name: &str| main.contains(&format!("\nmod {name};\n"));
         for name in SERVICES {
-            assert!(tests.join(name).with_extension("rs").exists(), "{name}");
+            assert!(is_module(name), "{name}");
+        }
+        for entry in std::fs::read_dir(&tests).expect("the folder of tests") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
+            let is_source = path.extension().is_some_and(|extension| extension == "rs");
+            assert!(!is_source || name == "main" || is_module(name), "main.rs has no `mod {name};`");
         }
     }
 

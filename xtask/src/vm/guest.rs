@@ -1,7 +1,6 @@
 //! Guests and the suites that run in each.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -10,7 +9,6 @@ use super::suites::{
     BY_KIND, EVERYWHERE, FURTHER, ONCE_6_1, ONCE_6_12, SINCE_6_12, SINCE_6_12_BY_KIND, Suite, suite,
 };
 use crate::setup::Kernel;
-use crate::shell;
 use crate::test::TestProgram;
 
 /// Kernel with a command line, and the suites that run in it.
@@ -121,14 +119,16 @@ impl Guest {
         for suite in self.suites(depth) {
             let name = format!("blkkin/tests/{}", suite.program);
             let program = programs.iter().find(|program| program.name == name);
-            let executable = program.with_context(|| format!("no test program {name}"))?.executable.clone();
-            let listed = shell::capture(Command::new(&executable).args(["--list", "--format", "terse"]))?;
-            let tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
-            let is_selected =
-                |test: &str| filter.is_none_or(|part| test.contains(part) || suite.program == part);
-            let tests = tests.filter(|test| test.contains(suite.tests) && is_selected(test));
-            let tests: Vec<String> = tests.map(str::to_owned).collect();
+            let program = program.with_context(|| format!("no test program {name}"))?;
+            let is_selected = |test: &str| {
+                let test = test.split_once("::").map_or(test, |(_, test)| test);
+                let by_filter = filter.is_none_or(|part| test.contains(part) || suite.program == part);
+                test.contains(suite.tests) && by_filter
+            };
+            let tests = program.module_tests.iter().flatten().filter(|test| is_selected(test));
+            let tests: Vec<String> = tests.cloned().collect();
             if !tests.is_empty() {
+                let executable = program.executable.clone();
                 let (name, disk, attach) = (suite.name(), suite.disk, suite.attach);
                 test_runs.push(TestRun { name, executable, tests, disk, attach });
             }

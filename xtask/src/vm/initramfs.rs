@@ -104,7 +104,9 @@ const CONTEXT: (&str, &str, &str) = ("blkkin/tests/context", "BLKKIN_BUILD_CONTE
 fn context_programs(test: &Path, base: &Path) -> Result<Vec<(String, PathBuf)>> {
     let (_, variable, at) = CONTEXT;
     let folder = base.with_extension(at);
-    shell::run_quietly(Command::new(test).env(variable, &folder).args(["--exact", "programs_for_a_guest"]))?;
+    shell::run_quietly(
+        Command::new(test).env(variable, &folder).args(["--exact", "context::programs_for_a_guest"]),
+    )?;
     let mut programs = Vec::new();
     for entry in std::fs::read_dir(&folder)? {
         let one = entry?.path();

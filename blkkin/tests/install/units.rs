@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::systemd::Systemd;
 use super::{INSTALL, table};
 use crate::support::metrics::get_as;
+use crate::support::systemd::Systemd;
 use crate::support::{needs, or_skip};
 
 const HOST: &str = "ada";

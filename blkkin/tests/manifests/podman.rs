@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::bpffs::Bpffs;
 use super::{CAPABILITIES, DEPLOY, IMAGE, checked, schemas, texts};
+use crate::spooling::bpffs::Bpffs;
 use crate::support::disk::Disk;
 use crate::support::live::eventually;
 use crate::support::metrics::{get_as, value};
