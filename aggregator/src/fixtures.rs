@@ -18,6 +18,7 @@ use blkkin_wire::process_context::{Attribute, AttributeValue, ProcessContextEven
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::SpanKind;
 use blkkin_wire::syscalls::SyscallId;
+use blkkin_wire::virtual_machine::VirtualMachineEvent;
 
 use crate::trace::{Root, Trace};
 
@@ -50,6 +51,12 @@ pub(crate) fn process_context(time: u64, name: &str) -> ProcessContextEvent {
         dropped_attributes_count: 1,
         thread_keys: Vec::new(),
     }
+}
+
+/// Returns the virtual machine of task 1's process.
+pub(crate) fn virtual_machine(time: u64, name: &str) -> VirtualMachineEvent {
+    let uuid = "11111111-2222-3333-4444-555555555555".into();
+    VirtualMachineEvent { time: MonotonicNs(time), pid: task(1, 0, 0, "").pid, name: name.into(), uuid }
 }
 
 /// Returns a daemon span. All of them belong to one trace.

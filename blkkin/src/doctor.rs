@@ -21,7 +21,6 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use blkkin_qemu::Machine;
 use blkkin_tracer::attach::probes::Need;
 use blkkin_tracer::{DoctorReport, ProbeStatus};
 
@@ -29,6 +28,7 @@ use crate::cli::DoctorArgs;
 use crate::error::{CliError, Status};
 use crate::terminal;
 use check::{Check, CheckStatus};
+use virtual_machines::MachineReport;
 
 /// The cost for every task of the node while system calls are traced.
 const FLOOR: &str = "While system calls are traced, every task of this machine pays at each system call, traced or not: \
@@ -38,7 +38,7 @@ const FLOOR: &str = "While system calls are traced, every task of this machine p
 pub(crate) struct Diagnosis {
     checks: Vec<Check>,
     probes: DoctorReport,
-    machines: Vec<Machine>,
+    machines: Vec<MachineReport>,
     remarks: Vec<&'static str>,
 }
 
@@ -76,7 +76,7 @@ impl Diagnosis {
         probes.attempts.reverse();
         probes.nbd.reverse();
         // Without /proc nothing can be traced, and the other checks show it.
-        let machines = blkkin_qemu::machines(root).unwrap_or_default();
+        let machines = virtual_machines::list(root);
         Diagnosis { checks, probes, machines, remarks: vec![FLOOR] }
     }
 

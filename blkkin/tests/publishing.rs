@@ -133,7 +133,7 @@ fn check(publisher: Result<PathBuf, String>, kind: &str, times: u64, filter: Fil
         let Root::Call(call) = &trace.root else { return false };
         call.call.name() == "pread64" && call.args[2] == 1 && ![0, WARM_UP].contains(&call.args[3])
     };
-    let names = |trace: &Trace| trace.names.process.as_ref().map(|process| process.thread_keys.clone());
+    let names = |trace: &Trace| trace.names.process_context().map(|process| process.thread_keys.clone());
     let has_keys = |trace: &&Trace| names(trace) == Some(vec!["work.number".into()]);
     assert!(recording.traces.iter().filter(is_own_call).all(|trace| has_keys(&trace)));
     println!("{kind}: {children} calls with a parent, {orphans} without; the program counts: {own}");

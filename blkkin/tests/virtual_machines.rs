@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::common;
-use crate::support::needs;
+use crate::support::disk::Disk;
+use crate::support::live::LiveTrace;
 use crate::support::tools::{capture, tool};
+use crate::support::{needs, or_skip};
 
 const QEMU: &str = "qemu-system-x86_64";
 const UUID: &str = "7b3c1c2e-6b0a-4ef4-9a55-0c1b8e9d2f10";
@@ -237,7 +239,7 @@ fn each_image_is_listed_with_the_modes_that_qemu_reports() {
     qemu.execute("blockdev-add", node);
     qemu.execute("device_add", json!({ "driver": "virtio-blk-pci", "drive": "later" }));
     image("exported.img", "raw");
-    export(&mut qemu, &folder.join("exported.img"));
+    export(&mut qemu, &folder.join("exported.img"), true);
     let (_, images) = assert_same_files(&mut qemu);
     for name in ["later.img", "exported.img"] {
         let image = &images[&folder.join(name)];
@@ -261,9 +263,10 @@ fn each_image_is_listed_with_the_modes_that_qemu_reports() {
 
 /// Adds an image to a virtual machine and exports it, so that QEMU does I/O while its guest is
 /// stopped. Returns the address of the export.
-fn export(qemu: &mut Qemu, image: &Path) -> String {
+fn export(qemu: &mut Qemu, image: &Path, direct: bool) -> String {
     let socket = qemu.folder.join("nbd");
-    let node = json!({ "driver": "file", "filename": image, "node-name": "n", "cache": { "direct": true } });
+    let node =
+        json!({ "driver": "file", "filename": image, "node-name": "n", "cache": { "direct": direct } });
     qemu.execute("blockdev-add", node);
     let address = json!({ "type": "unix", "data": { "path": socket } });
     qemu.execute("nbd-server-start", json!({ "addr": address }));
@@ -284,7 +287,7 @@ fn one_of_two_virtual_machines_is_traced_by_its_name() {
         let image = own.join("disk.img");
         capture(tool("qemu-img").args(["create", "-q", "-f", "raw"]).arg(&image).arg("16M")).unwrap();
         let mut qemu = Qemu::start(&own, &["-name", name].map(str::to_owned));
-        let address = export(&mut qemu, &image);
+        let address = export(&mut qemu, &image, true);
         (qemu, image, address)
     });
     let writes = (0..WRITES).map(|n| format!(" -c 'write {}k 64k'", 64 * n)).collect::<String>();
@@ -303,6 +306,62 @@ fn one_of_two_virtual_machines_is_traced_by_its_name() {
     let [(_, web, _), _] = &mut machines;
     let expected = [(web.to_str().unwrap().to_owned(), WRITES * (64 << 10))];
     assert_eq!(files.collect::<Vec<_>>(), expected, "{}", report["losses"]);
+}
+
+/// Direct and buffered writes: a call has the name of its virtual machine, a bio with its data too.
+#[test]
+fn spans_have_the_name_of_their_virtual_machine() {
+    const WRITES: u64 = 20;
+    needs!("qemu-system-x86_64", "qemu-img", "qemu-io", "losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(96 << 20));
+    let folder = tempfile::tempdir().unwrap();
+    let mut machines = [("web", true), ("db", false)].map(|(name, direct)| {
+        let own = folder.path().join(name);
+        std::fs::create_dir(&own).unwrap();
+        let image = disk.mount_point().join(name);
+        capture(tool("qemu-img").args(["create", "-q", "-f", "raw"]).arg(&image).arg("16M")).unwrap();
+        let mut qemu = Qemu::start(&own, &["-name", name, "-uuid", UUID].map(str::to_owned));
+        let address = export(&mut qemu, &image, direct);
+        (name, qemu, image, address)
+    });
+    let spans = folder.path().join("spans.json");
+    let (to, path) = (format!("zipkin={}", spans.display()), format!("{}/*", disk.mount_point().display()));
+    let live = LiveTrace::trace(&["--path", &path, "--to", &to], folder.path().join("report.json"));
+    // The first call makes the process known; its name is read some ms later.
+    let write = |(_, _, _, address): &(_, Qemu, PathBuf, String), count| {
+        let writes =
+            (0..count).map(|n| format!("write {}k 64k", 64 * n)).flat_map(|write| ["-c".to_owned(), write]);
+        capture(tool("qemu-io").args(["-f", "raw"]).args(writes).args(["-c", "flush"]).arg(address)).unwrap();
+    };
+    machines.iter().for_each(|machine| write(machine, 1));
+    std::thread::sleep(Duration::from_secs(1));
+    machines.iter().for_each(|machine| write(machine, WRITES));
+    let report = live.finish();
+    assert_eq!(report["losses"]["total"], 0, "{}", report["losses"]);
+    let spans: Vec<Value> = serde_json::from_slice(&std::fs::read(&spans).unwrap()).unwrap();
+    for (name, qemu, image, _) in &mut machines {
+        let pid = qemu.process.id().to_string();
+        let of_image = spans.iter().filter(|span| span["tags"]["file.path"] == *image.to_str().unwrap());
+        let mut writes: Vec<&Value> = of_image
+            .filter(|span| span["tags"]["process.pid"] == *pid)
+            .filter(|span| span["name"].as_str().unwrap().starts_with("pwrite"))
+            .collect();
+        writes.sort_by_key(|span| span["timestamp"].as_u64());
+        assert_eq!(writes.len() as u64, WRITES + 1, "{writes:#?}");
+        for (n, span) in writes.iter().enumerate() {
+            let tags = ["blkkin.vm.name", "blkkin.vm.uuid"].map(|key| span["tags"][key].as_str());
+            let named = [Some(*name), Some(UUID)];
+            assert!(tags == named || (n == 0 && tags == [None, None]), "write {n}: {span:#}");
+        }
+    }
+    // Nothing else runs a virtual machine.
+    let pids = machines.each_ref().map(|(_, qemu, ..)| json!(qemu.process.id().to_string()));
+    let named = spans.iter().filter(|span| span["tags"]["blkkin.vm.name"].is_string());
+    assert!(named.clone().all(|span| pids.contains(&span["tags"]["process.pid"])));
+    let (_, db, ..) = &machines[1];
+    let writer = format!("qemu-system-x86_64 (VM db, pid {})", db.process.id());
+    let carries = |span: &&Value| span["tags"]["blkkin.writer.programs"] == *writer;
+    assert!(spans.iter().any(|span| carries(&span)), "{writer}");
 }
 
 #[test]

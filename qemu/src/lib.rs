@@ -1,6 +1,6 @@
 //! Virtual machines that QEMU runs on this machine, and their disk images.
 //!
-//! *In*: /proc. *Out*: a [`Machine`] for each QEMU process, with an [`Image`] for each image file or
+//! *In*: /proc. *Out*: a [`Machine`] for each QEMU process, and an [`Image`] for each image file or
 //! block device that it has open. Modules in order of use: `machines` finds the
 //! processes, `open_files` lists what a process has open, `block_options` reads from the command
 //! line how QEMU uses it, and `option_list` parses one argument.
@@ -25,5 +25,5 @@ mod open_files;
 mod option_list;
 
 pub use block_options::{Aio, CacheMode, ImageOptions};
-pub use machines::{Image, Machine, machines};
+pub use machines::{Image, Machine, images_of, is_qemu_program, machine_of, machines};
 pub use open_files::{FileIdentity, OpenFile};

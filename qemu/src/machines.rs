@@ -1,6 +1,6 @@
 //! QEMU's processes, each with its name and its open images.
 //!
-//! *In*: `/proc/PID/exe`, `cmdline` and the open files. *Out*: [`Machine`]s by pid.
+//! *In*: `/proc/PID/exe`, `cmdline` and the open files. *Out*: [`Machine`]s by pid, and the [`Image`]s of one.
 //!
 //! A process is QEMU if its program's file is named as distributions name it: `qemu-system-ARCH`
 //! (`.qemu-system-ARCH-wrapped` of NixOS), `qemu-kvm` or `kvm`. The file may have been replaced by an
@@ -10,7 +10,8 @@
 //! it, or if it is a block device. So images are found that were attached later, or were passed as
 //! descriptors (`/dev/fdset/N`). QEMU takes no locks with `locking=off`, nor on a node that nothing uses.
 //!
-//! *Weakness*: a name that leads into a file system that does not respond (FUSE, NFS) blocks the caller.
+//! *Weakness*: a name that leads into a file system that does not respond (FUSE, NFS) blocks the caller of
+//! [`images_of`]. A command line with a page of one blocks the caller of the others.
 
 use std::collections::HashMap;
 use std::fs;
@@ -34,8 +35,6 @@ pub struct Machine {
     pub name: Option<String>,
     /// UUID that it was started with.
     pub uuid: Option<String>,
-    /// Open images, by path. None if this process may not read which files that process has open.
-    pub images: Option<Vec<Image>>,
 }
 
 /// An image that a virtual machine has open.
@@ -52,26 +51,19 @@ pub fn machines(root: &Path) -> io::Result<Vec<Machine>> {
     let mut machines = Vec::new();
     for entry in fs::read_dir(root.join("proc"))?.flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        machines.extend(pid.and_then(|pid| machine(pid, &entry.path())));
+        machines.extend(pid.and_then(|pid| machine_of(root, pid)));
     }
     machines.sort_by_key(|machine| machine.pid);
     Ok(machines)
 }
 
 /// Returns the virtual machine of a process, if it is QEMU's.
-fn machine(pid: u32, process: &Path) -> Option<Machine> {
-    let arguments = command_line(process)?;
-    if !is_qemu(process, arguments.first()?) {
+pub fn machine_of(root: &Path, pid: u32) -> Option<Machine> {
+    let process = process_folder(root, pid);
+    let arguments = command_line(&process)?;
+    if !is_qemu(&process, arguments.first()?) {
         return None;
     }
-    let options = BlockOptions::parse(arguments.get(1..)?);
-    let named = named_files(process, &options);
-    let image = |file: OpenFile| {
-        let options = named.get(&file.identity).and_then(|number| options.of(*number));
-        let is_block_device = matches!(file.identity, FileIdentity::BlockDevice(_));
-        (options.is_some() || file.has_image_lock || is_block_device).then_some(Image { file, options })
-    };
-    let images = open_files(process).ok().map(|files| files.into_iter().filter_map(image).collect());
     // Of an option that is there twice, QEMU takes the last.
     let value_of = |option: &str| {
         let is_option = |argument: &String| option_name(argument) == Some(option);
@@ -79,7 +71,25 @@ fn machine(pid: u32, process: &Path) -> Option<Machine> {
     };
     let name =
         value_of("name").and_then(|name| OptionList::parse(name, "guest").get("guest").map(str::to_owned));
-    Some(Machine { pid, name, uuid: value_of("uuid").cloned(), images })
+    Some(Machine { pid, name, uuid: value_of("uuid").cloned() })
+}
+
+/// Lists the images that a process of QEMU has open, by path. None if the caller may not read which files
+/// it has open, or if it has ended.
+pub fn images_of(root: &Path, pid: u32) -> Option<Vec<Image>> {
+    let process = process_folder(root, pid);
+    let options = BlockOptions::parse(command_line(&process)?.get(1..)?);
+    let named = named_files(&process, &options);
+    let image = |file: OpenFile| {
+        let options = named.get(&file.identity).and_then(|number| options.of(*number));
+        let is_block_device = matches!(file.identity, FileIdentity::BlockDevice(_));
+        (options.is_some() || file.has_image_lock || is_block_device).then_some(Image { file, options })
+    };
+    Some(open_files(&process).ok()?.into_iter().filter_map(image).collect())
+}
+
+fn process_folder(root: &Path, pid: u32) -> PathBuf {
+    root.join("proc").join(pid.to_string())
 }
 
 /// Returns the nodes of the files that a command line names. A name is looked up in the process's
@@ -109,6 +119,11 @@ fn command_line(process: &Path) -> Option<Vec<String>> {
 /// argument decides.
 fn is_qemu(process: &Path, first_argument: &str) -> bool {
     let program = fs::read_link(process.join("exe")).unwrap_or_else(|_| PathBuf::from(first_argument));
+    is_qemu_program(&program)
+}
+
+/// Returns whether a path is that of a program of QEMU that runs virtual machines, by its file name.
+pub fn is_qemu_program(program: &Path) -> bool {
     let Some(name) = program.file_name().map(|name| String::from_utf8_lossy(name.as_bytes())) else {
         return false;
     };
@@ -166,7 +181,7 @@ mod tests {
             (machine.pid, machine.name.as_deref(), machine.uuid.as_deref()),
             (7, Some("web"), Some("1-2"))
         );
-        let images = machine.images.as_ref().unwrap();
+        let images = images_of(root.path(), 7).unwrap();
         let images = images.iter().map(|image| {
             let name = image.file.path.file_name().unwrap().to_str().unwrap();
             (name, image.file.writable, image.options.as_ref().and_then(|options| options.node.as_deref()))
@@ -181,7 +196,8 @@ mod tests {
         fs::remove_dir(qemu.join("fd")).unwrap();
         let found = machines(root.path()).unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].name.as_deref(), &found[0].uuid, &found[0].images), (Some("web"), &None, &None));
+        assert_eq!((found[0].name.as_deref(), &found[0].uuid), (Some("web"), &None));
+        assert_eq!(images_of(root.path(), 7), None);
         assert!(machines(&root.path().join("none")).is_err());
     }
 }

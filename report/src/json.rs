@@ -277,6 +277,9 @@ fn storage_operation(report: &Report, trace: &Trace) -> Value {
         "comm": task.map(|task| &*task.comm),
         "pid": task.map(|task| task.pid.0),
         "tid": task.map(|task| task.tid.0),
+        "virtual_machine": trace.names.virtual_machine().map(|machine| {
+            json!({ "name": &*machine.name, "uuid": &*machine.uuid })
+        }),
         "thread_says": thread_attributes::resolve(trace).map(|attributes| attributes.values.into_iter().collect::<BTreeMap<_, _>>()),
         "bios": trace.bios.len(),
         "requests": trace.requests.len(),

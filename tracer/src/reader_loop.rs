@@ -12,6 +12,7 @@
 mod stages;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::time::{Duration, Instant};
 
 use aya::programs::Program;
@@ -33,6 +34,7 @@ use crate::enrich::contexts::tls_slots::TlsSlots;
 use crate::enrich::devices::DeviceNames;
 use crate::enrich::nbd::NbdStats;
 use crate::enrich::usdt::events::UsdtStats;
+use crate::enrich::virtual_machines::MachineWatcher;
 use crate::error::TracerError;
 use crate::heap;
 use crate::load::Tracer;
@@ -82,6 +84,7 @@ impl Tracer {
         };
         let mut event_loop = EventLoop {
             watcher,
+            machines: MachineWatcher::start().map_err(no_thread)?,
             rings: self.map_rings()?,
             devices: std::mem::take(&mut self.devices),
             tracer: self,
@@ -125,13 +128,18 @@ pub fn raise_priority() {
 }
 
 fn start_process_watcher(slots: TlsSlots, config: ContextConfig) -> Result<ProcessWatcher, TracerError> {
-    ProcessWatcher::begin(slots, config)
-        .map_err(|error| TracerError::System { path: "a thread".into(), reason: error.to_string() })
+    ProcessWatcher::begin(slots, config).map_err(no_thread)
+}
+
+fn no_thread(error: io::Error) -> TracerError {
+    TracerError::System { path: "a thread".into(), reason: error.to_string() }
 }
 
 struct EventLoop {
     /// Watches for processes that may publish thread contexts.
     watcher: Option<ProcessWatcher>,
+    /// Watches for QEMU's processes.
+    machines: MachineWatcher,
     rings: RingReader,
     tracer: Tracer,
     events: Publisher<EventBatch>,

@@ -47,13 +47,14 @@ impl RecordCounts {
                 }
                 LayerEvent::Commit(_) => counts.commits += 1,
                 LayerEvent::Task(_) | LayerEvent::File(_) => counts.names += 1,
-                // User space reads device names and process contexts; no eBPF program emits links
+                // User space reads device names, process contexts and virtual machines; no eBPF program emits links
                 // or daemon spans. A page origin is a part of its bio's record. Page faults are not
                 // counted by kind.
                 LayerEvent::Device(_)
                 | LayerEvent::RpcEndpoint(_)
                 | LayerEvent::DaemonSpan(_)
                 | LayerEvent::ProcessContext(_)
+                | LayerEvent::VirtualMachine(_)
                 | LayerEvent::PageOrigin(_)
                 | LayerEvent::Fault(_)
                 | LayerEvent::Dirty(_) => {}

@@ -28,6 +28,7 @@ use crate::remote_link::RpcEndpointEvent;
 use crate::syscalls::SyscallId;
 pub use crate::task_context::{ContextSource, TaskRef, TraceContext};
 use crate::thread_attributes::ThreadAttributes;
+use crate::virtual_machine::VirtualMachineEvent;
 
 /// Any event of a tracer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +57,8 @@ pub enum LayerEvent {
     DaemonSpan(Box<DaemonSpanEvent>),
     /// A process published, changed or withdrew its process context.
     ProcessContext(Box<ProcessContextEvent>),
+    /// A process runs a virtual machine.
+    VirtualMachine(Box<VirtualMachineEvent>),
     /// A bio carries pages of a page cache.
     PageOrigin(Box<PageOriginEvent>),
     /// A page fault outside any system call ended.
@@ -80,6 +83,7 @@ impl LayerEvent {
             LayerEvent::RpcEndpoint(e) => e.end,
             LayerEvent::DaemonSpan(e) => e.end,
             LayerEvent::ProcessContext(e) => e.time,
+            LayerEvent::VirtualMachine(e) => e.time,
             LayerEvent::PageOrigin(e) => e.time,
             LayerEvent::Fault(e) => e.time,
             LayerEvent::Dirty(e) => e.time,

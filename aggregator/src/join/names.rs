@@ -9,7 +9,7 @@
 //!
 //! *Processes* are known by their pid. The pid belongs to another program as soon as the process
 //! executes one, or after a fork reuses a free pid. Both are task events too, and drop the process
-//! context at that time.
+//! context and the virtual machine at that time.
 //!
 //! *Limits*: a task leaves the table some time after its end or its next version. A file leaves
 //! when it has not been used for long.
@@ -27,6 +27,7 @@ use blkkin_wire::event::{
 use blkkin_wire::ids::{FileId, NameId, Pid, TaskId};
 use blkkin_wire::page_origin::PageOriginEvent;
 use blkkin_wire::process_context::ProcessContextEvent;
+use blkkin_wire::virtual_machine::VirtualMachineEvent;
 use serde::{Deserialize, Serialize};
 
 use super::config::JoinConfig;
@@ -35,10 +36,10 @@ use super::snapshot::by_key;
 use crate::trace::id_map::{Folded, IdMap};
 use crate::trace::interned_file::InternedFile;
 use crate::trace::page_origins::{OriginNames, WriterName};
-use crate::trace::{DeviceNames, Names};
+use crate::trace::{DeviceNames, Names, ProcessNames};
 
-/// Maximum number of process contexts, of up to 15 KiB each: as many as a tracer reads at a time
-/// (`tracer/src/enrich/contexts/process_contexts.rs`).
+/// Maximum number of processes with a process context, of up to 15 KiB each, or a virtual machine, of up to
+/// 2 KiB: as many as a tracer reads at a time (`tracer/src/enrich/contexts/process_contexts.rs`).
 const PROCESSES_MAX: usize = 8_192;
 
 /// Names that events may still refer to.
@@ -51,7 +52,7 @@ pub(super) struct NameTable {
     current: IdMap<TaskId, u16>,
     expiring: VecDeque<ExpiringTask>,
     files: GenerationalCache<FileId, Arc<InternedFile>, std::hash::BuildHasherDefault<Folded>>,
-    processes: GenerationalCache<Pid, Arc<ProcessContextEvent>, std::hash::BuildHasherDefault<Folded>>,
+    processes: GenerationalCache<Pid, Arc<ProcessNames>, std::hash::BuildHasherDefault<Folded>>,
     devices: Arc<DeviceNames>,
     #[serde(skip)]
     retention: DurationNs,
@@ -142,10 +143,20 @@ impl NameTable {
     }
 
     pub(super) fn process(&mut self, event: ProcessContextEvent) {
-        if event.is_withdrawal() {
-            self.processes.remove(&event.pid);
+        self.update_process(event.pid, |names| names.context = (!event.is_withdrawal()).then_some(event));
+    }
+
+    pub(super) fn virtual_machine(&mut self, event: VirtualMachineEvent) {
+        self.update_process(event.pid, |names| names.virtual_machine = Some(event));
+    }
+
+    fn update_process(&mut self, pid: Pid, change: impl FnOnce(&mut ProcessNames)) {
+        let mut names = self.processes.get(&pid).map(|names| ProcessNames::clone(names)).unwrap_or_default();
+        change(&mut names);
+        if names == ProcessNames::default() {
+            self.processes.remove(&pid);
         } else {
-            self.processes.insert(event.pid, Arc::new(event));
+            self.processes.insert(pid, Arc::new(names));
         }
     }
 
@@ -172,9 +183,9 @@ impl NameTable {
         if known.exe.is_none() {
             known.exe = known.event.exe.and_then(|exe| self.files.get(&exe).cloned());
         }
-        // Few processes publish a context, so this is nearly always false.
-        let has_contexts = !self.processes.is_empty() && !known.event.kernel_thread;
-        let process = if has_contexts { self.processes.get(&known.event.pid).cloned() } else { None };
+        // Few processes have further names, so this is nearly always false.
+        let has_names = !self.processes.is_empty() && !known.event.kernel_thread;
+        let process = if has_names { self.processes.get(&known.event.pid).cloned() } else { None };
         Names {
             task: Some(known.event.clone()),
             exe: known.exe.clone(),
@@ -196,8 +207,8 @@ impl NameTable {
             if names.writers.contains_key(&writer.task) {
                 continue;
             }
-            let Names { task, exe, .. } = self.of_task(writer.task);
-            names.writers.extend(task.map(|task| (writer.task, WriterName { task, exe })));
+            let Names { task, exe, process, .. } = self.of_task(writer.task);
+            names.writers.extend(task.map(|task| (writer.task, WriterName { task, exe, process })));
         }
     }
 
@@ -306,7 +317,7 @@ mod tests {
 
     fn service_name(table: &mut NameTable, version: u16) -> Option<String> {
         let names = table.of_task(TaskRef { id: TaskId(1), version });
-        let attributes = &names.process?.attributes;
+        let attributes = &names.process_context()?.attributes;
         let [Attribute { value: AttributeValue::Text(name), .. }] = &attributes[..] else { panic!() };
         Some(name.to_string())
     }
@@ -328,6 +339,30 @@ mod tests {
         assert_eq!(service_name(&mut table, 2).as_deref(), Some("again"));
         table.process(ProcessContextEvent { attributes: Vec::new(), ..context(7, "") });
         assert_eq!(service_name(&mut table, 2), None);
+    }
+
+    #[test]
+    fn a_process_runs_its_virtual_machine_until_it_executes_another_program() {
+        let mut table = table(16);
+        let machine = |table: &mut NameTable, version| {
+            let names = table.of_task(TaskRef { id: TaskId(1), version });
+            (
+                names.comm().unwrap().to_string(),
+                names.virtual_machine().map(|machine| machine.name.to_string()),
+            )
+        };
+        table.task(fixtures::task(1, 0, 1, "worker"));
+        assert_eq!(machine(&mut table, 0), ("worker".to_owned(), None));
+        table.virtual_machine(fixtures::virtual_machine(2, "web1"));
+        assert_eq!(machine(&mut table, 0), ("worker (VM web1)".to_owned(), Some("web1".to_owned())));
+        // A process context of the same process is independent of it.
+        table.process(context(2, "shop"));
+        assert_eq!(service_name(&mut table, 0).as_deref(), Some("shop"));
+        table.process(ProcessContextEvent { attributes: Vec::new(), ..context(2, "") });
+        table.task(TaskEvent { change: TaskChange::Changed, ..fixtures::task(1, 1, 3, "CPU 0/KVM") });
+        assert_eq!(machine(&mut table, 1), ("CPU 0/KVM (VM web1)".to_owned(), Some("web1".to_owned())));
+        table.task(TaskEvent { change: TaskChange::Execed, ..fixtures::task(1, 2, 4, "sh") });
+        assert_eq!(machine(&mut table, 2), ("sh".to_owned(), None));
     }
 
     #[test]

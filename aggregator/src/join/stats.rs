@@ -147,7 +147,8 @@ impl JoinStats {
             LayerEvent::Task(_)
             | LayerEvent::File(_)
             | LayerEvent::Device(_)
-            | LayerEvent::ProcessContext(_) => self.names += 1,
+            | LayerEvent::ProcessContext(_)
+            | LayerEvent::VirtualMachine(_) => self.names += 1,
         }
     }
 

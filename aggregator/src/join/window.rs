@@ -109,19 +109,20 @@ fn rank(event: &LayerEvent) -> (u8, u64) {
         LayerEvent::Device(e) => (0, e.device.to_kernel().into()),
         LayerEvent::File(e) => (1, e.file.ino),
         LayerEvent::Task(e) => (2, e.task.id.0),
-        // After the task event that reports another program.
+        // Both after the task event that reports another program.
         LayerEvent::ProcessContext(e) => (3, e.pid.0.into()),
-        LayerEvent::RpcEndpoint(e) => (4, e.span.0),
-        LayerEvent::Request(e) => (5, e.span.0),
-        LayerEvent::Pair(e) => (5, e.request.span.0),
-        LayerEvent::Bio(e) => (6, e.span.0),
-        LayerEvent::AsyncIo(e) => (7, e.span.0),
-        LayerEvent::Commit(e) => (7, e.span.0),
-        LayerEvent::Syscall(e) => (8, e.span.0),
-        LayerEvent::DaemonSpan(e) => (9, e.span.0),
-        LayerEvent::Fault(e) => (10, e.span.0),
-        LayerEvent::Dirty(e) => (11, e.offset),
-        LayerEvent::PageOrigin(e) => (12, e.bio.0),
+        LayerEvent::VirtualMachine(e) => (4, e.pid.0.into()),
+        LayerEvent::RpcEndpoint(e) => (5, e.span.0),
+        LayerEvent::Request(e) => (6, e.span.0),
+        LayerEvent::Pair(e) => (6, e.request.span.0),
+        LayerEvent::Bio(e) => (7, e.span.0),
+        LayerEvent::AsyncIo(e) => (8, e.span.0),
+        LayerEvent::Commit(e) => (8, e.span.0),
+        LayerEvent::Syscall(e) => (9, e.span.0),
+        LayerEvent::DaemonSpan(e) => (10, e.span.0),
+        LayerEvent::Fault(e) => (11, e.span.0),
+        LayerEvent::Dirty(e) => (12, e.offset),
+        LayerEvent::PageOrigin(e) => (13, e.bio.0),
     }
 }
 
@@ -140,6 +141,9 @@ fn among_names(a: &LayerEvent, b: &LayerEvent) -> Ordering {
             &a.thread_keys,
         )
             .cmp(&(&b.attributes, b.dropped_attributes_count, &b.thread_keys)),
+        (LayerEvent::VirtualMachine(a), LayerEvent::VirtualMachine(b)) => {
+            (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid))
+        }
         (LayerEvent::RpcEndpoint(a), LayerEvent::RpcEndpoint(b)) => {
             (&a.key, a.side, a.begin).cmp(&(&b.key, b.side, b.begin))
         }
@@ -188,6 +192,6 @@ mod tests {
         ];
         let events = Window::new(100).admit(all, MonotonicNs(6)).events;
         let kinds: Vec<u8> = events.iter().map(|event| rank(event).0).collect();
-        assert_eq!(kinds, [2, 3, 5, 6, 8]);
+        assert_eq!(kinds, [2, 3, 6, 7, 9]);
     }
 }

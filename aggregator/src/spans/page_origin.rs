@@ -84,8 +84,7 @@ fn programs(origin: &PageOriginEvent, names: &OriginNames) -> Option<String> {
     }
     processes.sort_by_key(|(_, bytes)| Reverse(*bytes));
     let shown = processes.iter().take(LINKS_MAX);
-    let shown: Vec<String> =
-        shown.map(|(name, _)| format!("{} (pid {})", name.program(), name.task.pid.0)).collect();
+    let shown: Vec<String> = shown.map(|(name, _)| name.process()).collect();
     (!shown.is_empty()).then(|| shown.join(", "))
 }
 

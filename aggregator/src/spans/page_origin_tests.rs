@@ -31,7 +31,7 @@ fn write_back(origin: PageOriginEvent) -> Trace {
     let file = Arc::new(fixtures::file(fixtures::file_id(12), 1, "/srv/test.db").into());
     trace.origin_names.files.insert(fixtures::file_id(12), file);
     let task = Arc::new(fixtures::task(1, 0, 1, "dd"));
-    trace.origin_names.writers.insert(fixtures::TASK, WriterName { task, exe: None });
+    trace.origin_names.writers.insert(fixtures::TASK, WriterName { task, exe: None, process: None });
     trace.page_origins.push(origin);
     trace
 }
@@ -104,7 +104,10 @@ fn processes_are_named_once_with_most_bytes_first() {
     for id in 1..5 {
         let task = TaskRef { id: TaskId(id), version: 0 };
         let name = TaskEvent { pid: Pid(10 + id as u32), ..fixtures::task(id, 0, 1, "cp") };
-        trace.origin_names.writers.insert(task, WriterName { task: Arc::new(name), exe: None });
+        trace
+            .origin_names
+            .writers
+            .insert(task, WriterName { task: Arc::new(name), exe: None, process: None });
     }
     let spans = spans_of(&trace);
     assert_eq!(tag(&spans[0], "blkkin.writer.programs").as_deref(), Some("cp (pid 11), cp (pid 12)"));

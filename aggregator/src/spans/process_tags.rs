@@ -27,12 +27,19 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
     // The real uid (`cred.uid`) of the two that a credential has.
     tags.number("process.real_user.id", task.uid.0);
     tags.number("blkkin.cgroup", task.cgroup.0);
+    if let Some(machine) = trace.names.virtual_machine() {
+        for (key, text) in [("blkkin.vm.name", &machine.name), ("blkkin.vm.uuid", &machine.uuid)] {
+            if !text.is_empty() {
+                tags.shared(key, text);
+            }
+        }
+    }
     application_tags(trace, tags);
 }
 
 /// Adds the attributes of the process context.
 fn application_tags(trace: &Trace, tags: &mut Tags) {
-    let Some(process) = &trace.names.process else { return };
+    let Some(process) = trace.names.process_context() else { return };
     for Attribute { key, value } in &process.attributes {
         let key = ["app.", key].concat();
         match value {

@@ -12,6 +12,7 @@ use blkkin_wire::process_context::ProcessContextEvent;
 use blkkin_wire::span::{Span, SpanKind, TagValue};
 use blkkin_wire::syscalls::SyscallId;
 use blkkin_wire::thread_attributes::{ThreadAttribute, ThreadAttributes};
+use blkkin_wire::virtual_machine::VirtualMachineEvent;
 use proptest::prelude::*;
 
 use super::spans_of;
@@ -19,7 +20,7 @@ use crate::fixtures;
 use crate::join::JoinConfig;
 use crate::join::tests::property::run;
 use crate::join::tests::world::{World, acts};
-use crate::trace::{DeviceNames, Incomplete, MergeLink, Root, ShownIn, Trace, WaitLink};
+use crate::trace::{DeviceNames, Incomplete, MergeLink, ProcessNames, Root, ShownIn, Trace, WaitLink};
 
 fn named(mut trace: Trace) -> Trace {
     trace.names.task = Some(Arc::new(fixtures::task(1, 0, 1, "sqlite3")));
@@ -93,13 +94,27 @@ fn process_context_attributes_are_tags_of_the_call() {
     let mut trace = direct_write();
     let mut process = fixtures::process_context(5, "shop");
     process.attributes[1].key = "process.pid".into();
-    trace.names.process = Some(Arc::new(process));
+    trace.names.process = Some(ProcessNames { context: Some(process), ..Default::default() }.into());
     let spans = spans_of(&trace);
     let keys = ["app.service.name", "app.process.pid", "process.pid", "blkkin.app.dropped_attributes_count"];
     let tags = keys.map(|key| tag(&spans[0], key).unwrap());
     assert_eq!(tags, ["shop", "7", "100", "1"]);
     assert_eq!(&*spans[0].service, "sqlite3");
     assert!(spans[1..].iter().all(|span| tag(span, keys[0]).is_none()), "once per trace");
+}
+
+/// A virtual machine without a UUID has no such tag.
+#[test]
+fn a_virtual_machine_is_a_tag_of_its_calls() {
+    let mut trace = direct_write();
+    for (uuid, expected) in [("1-2", Some("1-2")), ("", None)] {
+        let machine = fixtures::virtual_machine(5, "web1");
+        let virtual_machine = Some(VirtualMachineEvent { uuid: uuid.into(), ..machine });
+        trace.names.process = Some(ProcessNames { virtual_machine, ..Default::default() }.into());
+        let spans = spans_of(&trace);
+        let tags = ["blkkin.vm.name", "blkkin.vm.uuid"].map(|key| tag(&spans[0], key));
+        assert_eq!(tags.each_ref().map(|tag| tag.as_deref()), [Some("web1"), expected]);
+    }
 }
 
 /// Attributes have the names of the process. One without a name is dropped and counted, and of a
@@ -121,6 +136,7 @@ fn thread_attributes_are_tags_with_the_names_of_the_process() {
         let thread_keys = names.iter().map(|name| (*name).into()).collect();
         let process =
             ProcessContextEvent { attributes: Vec::new(), thread_keys, ..fixtures::process_context(5, "") };
+        let process = ProcessNames { context: Some(process), ..Default::default() };
         trace.names.process = (!names.is_empty()).then(|| Arc::new(process));
         let spans = spans_of(&trace);
         assert!(spans[1..].iter().flat_map(|span| &span.tags).all(|(key, _)| !key.contains("app_thread")));

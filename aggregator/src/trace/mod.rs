@@ -30,6 +30,7 @@ use blkkin_wire::ids::{DeviceId, Source, SpanId, TraceId};
 use blkkin_wire::page_origin::PageOriginEvent;
 use blkkin_wire::process_context::ProcessContextEvent;
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcSide};
+use blkkin_wire::virtual_machine::VirtualMachineEvent;
 use serde::{Deserialize, Serialize};
 
 use self::async_io::AsyncIo;
@@ -68,14 +69,44 @@ pub struct Names {
     pub task: Option<Arc<TaskEvent>>,
     /// Program of that task.
     pub exe: Option<Arc<InternedFile>>,
-    /// Process context of that task's process.
-    pub process: Option<Arc<ProcessContextEvent>>,
+    /// Further names of that task's process, if it has any.
+    pub process: Option<Arc<ProcessNames>>,
     /// Primary file of a call; mapped file of a page fault.
     pub file: Option<Arc<InternedFile>>,
     /// Second file.
     pub second_file: Option<Arc<InternedFile>>,
     /// Devices.
     pub devices: Arc<DeviceNames>,
+}
+
+/// Names that few processes have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessNames {
+    /// Process context that it publishes.
+    pub context: Option<ProcessContextEvent>,
+    /// Virtual machine that it runs.
+    pub virtual_machine: Option<VirtualMachineEvent>,
+}
+
+impl Names {
+    /// Returns the process context of the task's process.
+    pub fn process_context(&self) -> Option<&ProcessContextEvent> {
+        self.process.as_ref()?.context.as_ref()
+    }
+
+    /// Returns the virtual machine that the task's process runs.
+    pub fn virtual_machine(&self) -> Option<&VirtualMachineEvent> {
+        self.process.as_ref()?.virtual_machine.as_ref()
+    }
+
+    /// Returns the comm of the task and the virtual machine that its process runs: `worker (VM web1)`.
+    pub fn comm(&self) -> Option<Arc<str>> {
+        let comm = &self.task.as_ref()?.comm;
+        Some(match self.virtual_machine() {
+            Some(machine) => format!("{comm} (VM {})", machine.shown_name()).into(),
+            None => Arc::clone(comm),
+        })
+    }
 }
 
 /// Names of the devices known so far.

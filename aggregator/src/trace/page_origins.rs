@@ -8,17 +8,19 @@
 //! *Rejected*: names inside [`Names`](super::Names). Those are the root's, and are set as a whole
 //! when the root arrives, which can be after the origin.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blkkin_wire::event::{BioEvent, Submitter, TaskEvent, TaskRef};
 use blkkin_wire::ids::{FileId, SpanId};
 use blkkin_wire::page_origin::PageOriginEvent;
+use blkkin_wire::virtual_machine::VirtualMachineEvent;
 use serde::{Deserialize, Serialize};
 
-use super::Trace;
 use super::id_map::SpanMap;
 use super::interned_file::{InternedFile, inode};
+use super::{ProcessNames, Trace};
 
 /// Names of a trace's page origins.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -36,11 +38,32 @@ pub struct WriterName {
     pub task: Arc<TaskEvent>,
     /// Program of the task.
     pub exe: Option<Arc<InternedFile>>,
+    /// Further names of the task's process, if it has any.
+    pub process: Option<Arc<ProcessNames>>,
 }
 
 impl WriterName {
-    /// Returns the name of the executable or, if unknown, the comm.
-    pub fn program(&self) -> &str {
+    /// Returns the name of the executable or, if unknown, the comm; and the virtual machine that the
+    /// process runs: `qemu-system-x86_64 (VM web1)`.
+    pub fn program(&self) -> Cow<'_, str> {
+        match self.virtual_machine() {
+            Some(machine) => format!("{} (VM {})", self.program_alone(), machine.shown_name()).into(),
+            None => self.program_alone().into(),
+        }
+    }
+
+    /// Returns the program with the process: `dd (pid 4711)`, `qemu-system-x86_64 (VM web1, pid 4712)`.
+    pub fn process(&self) -> String {
+        let machine = self.virtual_machine();
+        let machine = machine.map(|machine| format!("VM {}, ", machine.shown_name())).unwrap_or_default();
+        format!("{} ({machine}pid {})", self.program_alone(), self.task.pid.0)
+    }
+
+    fn virtual_machine(&self) -> Option<&VirtualMachineEvent> {
+        self.process.as_ref()?.virtual_machine.as_ref()
+    }
+
+    fn program_alone(&self) -> &str {
         let exe = self.exe.as_ref().map(|exe| &**exe.base());
         exe.filter(|name| !name.is_empty()).unwrap_or(&self.task.comm)
     }

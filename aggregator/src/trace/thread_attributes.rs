@@ -24,7 +24,7 @@ pub struct ResolvedAttributes<'a> {
 /// Resolves the attributes of the calling thread. Returns none if it published none.
 pub fn resolve(trace: &Trace) -> Option<ResolvedAttributes<'_>> {
     let attributes = trace.call()?.attributes.as_deref()?;
-    let keys = trace.names.process.as_ref().map_or(&[][..], |process| &process.thread_keys);
+    let keys = trace.names.process_context().map_or(&[][..], |process| &process.thread_keys);
     let name = |entry: &ThreadAttribute| {
         let name = keys.get(usize::from(entry.key))?;
         (!name.is_empty()).then_some(&**name)

@@ -1,15 +1,29 @@
 //! Virtual machines of this machine, with their disk images, as text and as JSON.
 
-use blkkin_qemu::{Image, ImageOptions, Machine};
+use std::path::Path;
+
+use blkkin_qemu::{Image, ImageOptions, Machine, images_of, machines};
 use blkkin_report::text::line::sanitize;
 use serde_json::{Value, json};
 
+/// A virtual machine and its open images; none if they cannot be read.
+pub(super) struct MachineReport {
+    machine: Machine,
+    images: Option<Vec<Image>>,
+}
+
+/// Lists the virtual machines below `root`, the folder that has `proc`.
+pub(super) fn list(root: &Path) -> Vec<MachineReport> {
+    let report = |machine: Machine| MachineReport { images: images_of(root, machine.pid), machine };
+    machines(root).unwrap_or_default().into_iter().map(report).collect()
+}
+
 /// Describes a virtual machine in a line, and each of its images in another.
-pub(super) fn lines(machine: &Machine) -> (String, Vec<String>) {
+pub(super) fn lines(MachineReport { machine, images }: &MachineReport) -> (String, Vec<String>) {
     let name = machine.name.as_deref().unwrap_or("no name");
     let uuid = machine.uuid.as_ref().map(|uuid| format!(", UUID {uuid}")).unwrap_or_default();
     let head = sanitize(&format!("{name}, process {}{uuid}", machine.pid));
-    let images = match &machine.images {
+    let images = match images {
         None => vec!["its open images cannot be read without root".to_owned()],
         Some(images) if images.is_empty() => vec!["no image is open".to_owned()],
         Some(images) => images.iter().map(image_line).collect(),
@@ -51,12 +65,12 @@ fn options_text(options: &ImageOptions, direct: bool) -> Vec<String> {
 }
 
 /// A virtual machine as JSON; `images` is null if they cannot be read.
-pub(super) fn value(machine: &Machine) -> Value {
+pub(super) fn value(MachineReport { machine, images }: &MachineReport) -> Value {
     json!({
         "pid": machine.pid,
         "name": machine.name,
         "uuid": machine.uuid,
-        "images": machine.images.as_ref().map(|images| images.iter().map(image_value).collect::<Vec<_>>()),
+        "images": images.as_ref().map(|images| images.iter().map(image_value).collect::<Vec<_>>()),
     })
 }
 
@@ -111,13 +125,14 @@ mod tests {
 
     #[test]
     fn text_of_a_process_cannot_control_the_terminal() {
-        let mut machine = Machine { pid: 7, name: Some("\x1b[2Jweb".into()), uuid: None, images: None };
-        let (head, images) = lines(&machine);
+        let machine = Machine { pid: 7, name: Some("\x1b[2Jweb".into()), uuid: None };
+        let mut report = MachineReport { machine, images: None };
+        let (head, images) = lines(&report);
         assert_eq!(head, "\u{fffd}[2Jweb, process 7");
         assert_eq!(images, ["its open images cannot be read without root"]);
-        machine.images = Some(vec![image("/\x1b]0;x\x07", false, None)]);
-        assert!(!lines(&machine).1.concat().contains('\x1b'));
-        machine.images = Some(Vec::new());
-        assert_eq!(lines(&machine).1, ["no image is open"]);
+        report.images = Some(vec![image("/\x1b]0;x\x07", false, None)]);
+        assert!(!lines(&report).1.concat().contains('\x1b'));
+        report.images = Some(Vec::new());
+        assert_eq!(lines(&report).1, ["no image is open"]);
     }
 }

@@ -56,7 +56,7 @@ mod tests {
 
     fn machine(pid: u32, name: &str, uuid: Option<&str>) -> Machine {
         let (name, uuid) = (Some(name.to_owned()), uuid.map(str::to_owned));
-        Machine { pid, name, uuid, images: None }
+        Machine { pid, name, uuid }
     }
 
     #[test]

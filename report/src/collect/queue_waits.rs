@@ -279,8 +279,8 @@ fn process(trace: &Trace) -> Process {
     {
         return (KERNEL, format!("write-back of {}", written_by::program(trace, writer)).into());
     }
-    match &trace.names.task {
-        Some(task) if !task.kernel_thread => (task.pid.0, task.comm.clone()),
+    match (&trace.names.task, trace.names.comm()) {
+        (Some(task), Some(comm)) if !task.kernel_thread => (task.pid.0, comm),
         _ => (KERNEL, "kernel".into()),
     }
 }

@@ -66,8 +66,7 @@ impl Waits {
     pub(crate) fn add(&mut self, classified: ClassifiedTrace<'_>) {
         let Some(call) = classified.storage_call() else { return };
         let Some(waits) = &call.waits else { return };
-        let task = classified.trace.names.task.as_ref();
-        let program = task.map_or_else(|| Arc::from("unknown task"), |task| task.comm.clone());
+        let program = classified.trace.names.comm().unwrap_or_else(|| "unknown task".into());
         for sum in &waits.sums {
             let longest = &waits.longest;
             let holder = longest.holder.as_ref().filter(|_| longest.kind == sum.kind);

@@ -181,7 +181,7 @@ impl LoopPrograms {
         let known = || self.programs.get(&writer.span).map(|names| names.to_string());
         match (writer.evidence == WriterEvidence::LoopDevice).then(known).flatten() {
             Some(names) => names.into(),
-            None => program(trace, writer).into(),
+            None => program(trace, writer),
         }
     }
 }
@@ -193,8 +193,8 @@ fn is_loop(trace: &Trace, bio: &BioEvent) -> bool {
 }
 
 /// Returns the program of a writer.
-pub fn program<'a>(trace: &'a Trace, writer: &PageWriter) -> &'a str {
-    trace.origin_names.writers.get(&writer.task).map_or(UNKNOWN_PROGRAM, |name| name.program())
+pub fn program<'a>(trace: &'a Trace, writer: &PageWriter) -> Cow<'a, str> {
+    trace.origin_names.writers.get(&writer.task).map_or(UNKNOWN_PROGRAM.into(), |name| name.program())
 }
 
 /// Returns the path of the pages' file. Raw writes to a device have the device's name.
@@ -234,7 +234,7 @@ mod tests {
         let id: FileId = named.file;
         trace.origin_names.files.insert(id, named);
         let task = Arc::new(TaskEvent::bare(TASK, MonotonicNs(0), "dd"));
-        trace.origin_names.writers.insert(TASK, WriterName { task, exe: None });
+        trace.origin_names.writers.insert(TASK, WriterName { task, exe: None, process: None });
         trace
     }
 
@@ -268,7 +268,7 @@ mod tests {
         };
         let mut to_the_disk = write_back(6, vec![device(5), device(9)]);
         let task = Arc::new(TaskEvent::bare(worker, MonotonicNs(0), "kworker"));
-        to_the_disk.origin_names.writers.insert(worker, WriterName { task, exe: None });
+        to_the_disk.origin_names.writers.insert(worker, WriterName { task, exe: None, process: None });
         table.add(&to_the_disk);
         let rows = table.by_bytes(10);
         let bytes: Vec<_> = rows.iter().map(|(program, _, row)| (*program, row.bytes)).collect();

@@ -113,7 +113,9 @@ fn task_and_start(trace: &Trace, started: MonotonicNs) -> String {
         |task| {
             let thread =
                 if task.tid.0 == task.pid.0 { String::new() } else { format!(" · tid {}", task.tid.0) };
-            format!("{} · pid {}{thread}", sanitize(&task.comm), task.pid.0)
+            let machine = trace.names.virtual_machine().map(|machine| machine.shown_name());
+            let machine = machine.map(|name| format!(" · VM {}", sanitize(name))).unwrap_or_default();
+            format!("{} · pid {}{thread}{machine}", sanitize(&task.comm), task.pid.0)
         },
     );
     // In microseconds, because readers search other tools for the start time.

@@ -8,7 +8,9 @@ pub mod write_back;
 
 use std::sync::Arc;
 
-use blkkin_aggregator::trace::{DeviceNames, FragmentKind, Names, Root, ShownIn, Trace, WaitLink};
+use blkkin_aggregator::trace::{
+    DeviceNames, FragmentKind, Names, ProcessNames, Root, ShownIn, Trace, WaitLink,
+};
 use blkkin_report::collect::coverage::DiskCount;
 use blkkin_report::collect::daemon_spans::DaemonSpanInput;
 use blkkin_report::{Losses, Report, ReportConfig};
@@ -202,7 +204,7 @@ fn with_thread_attributes(mut trace: Trace, route: &str) -> Trace {
         dropped_attributes_count: 0,
         thread_keys,
     };
-    trace.names.process = Some(Arc::new(process));
+    trace.names.process = Some(Arc::new(ProcessNames { context: Some(process), ..ProcessNames::default() }));
     let entry = |key, value: &str| ThreadAttribute { key, value: value.into() };
     let entries = vec![entry(0, route), entry(1, "acme\x1b[31m"), entry(7, "x")];
     let attributes = ThreadAttributes { entries, dropped_attributes_count: 0, bytes_unread: 0 };

@@ -40,7 +40,7 @@ fn with_origin(trace: &mut Trace, change: impl FnOnce(&mut PageOriginEvent)) {
     }
     for (task, comm, pid) in [(TASK, "sqlite3", 4_242), (DD, "dd", 5_120), (POSTGRES, "postgres", 6_001)] {
         let task_event = super::task(comm, pid);
-        trace.origin_names.writers.insert(task, WriterName { task: task_event, exe: None });
+        trace.origin_names.writers.insert(task, WriterName { task: task_event, exe: None, process: None });
     }
     trace.page_origins.push(origin);
 }

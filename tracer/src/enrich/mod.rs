@@ -2,8 +2,8 @@
 //!
 //! *In*: the tracer's own events, and facts of this machine (sysfs, /proc, ELF files, memory of
 //! processes). *Out*: marks of traced tasks ([`tasks`]), before tracing starts; names of block
-//! devices ([`devices`]), client spans of NBD requests ([`nbd`]), USDT events ([`usdt`]) and
-//! OpenTelemetry contexts (`contexts`), while it runs.
+//! devices ([`devices`]), client spans of NBD requests ([`nbd`]), USDT events ([`usdt`]),
+//! OpenTelemetry contexts (`contexts`) and names of virtual machines (`virtual_machines`), while it runs.
 
 pub mod tasks;
 
@@ -13,3 +13,4 @@ pub(crate) mod contexts;
 pub mod nbd;
 pub(crate) mod page_origins;
 pub mod usdt;
+pub(crate) mod virtual_machines;

@@ -1,7 +1,7 @@
 //! Stages that each batch passes between the merged rings and the bus.
 //!
 //! *In*: the merged events below a watermark. *Out*: the same events, with those that the stages
-//! append: origins of pages, ends of NBD requests, names of devices, process contexts. USDT events
+//! append: origins of pages, ends of NBD requests, names of devices, process contexts, virtual machines. USDT events
 //! leave through their own channel.
 //!
 //! *Invariant*: the order is [`STAGES`], for every batch and with every combination of options.
@@ -25,7 +25,7 @@ pub(super) struct PendingBatch {
 
 /// Stages between the merged rings and the bus, in the order in which each batch passes them. The
 /// stage of an option that is off leaves the batch as it is.
-pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 9] = [
+pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 10] = [
     EventLoop::watch_processes,
     EventLoop::exclude_paths,
     EventLoop::append_page_origins,
@@ -33,6 +33,7 @@ pub(super) const STAGES: [fn(&mut EventLoop, &mut PendingBatch); 9] = [
     EventLoop::store_progress,
     EventLoop::name_devices,
     EventLoop::append_process_contexts,
+    EventLoop::append_virtual_machines,
     EventLoop::emit_usdt_events,
     EventLoop::drop_dirty_events,
 ];
@@ -100,6 +101,13 @@ impl EventLoop {
             let events = processes.into_iter().map(|process| LayerEvent::ProcessContext(process.into()));
             batch.events.extend(events);
         }
+    }
+
+    /// Appends the virtual machines of QEMU's processes that were read between the last watermark and this one.
+    fn append_virtual_machines(&mut self, batch: &mut PendingBatch) {
+        self.machines.observe(&batch.events);
+        let machines = self.machines.take(self.last_watermark, batch.watermark);
+        batch.events.extend(machines.into_iter().map(|machine| LayerEvent::VirtualMachine(machine.into())));
     }
 
     /// Emits the USDT events below the watermark, so that their consumer has them before the batch.

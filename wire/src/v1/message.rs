@@ -36,6 +36,9 @@ pub(super) struct EventBatchHeader {
     pub(super) async_io_events: Option<AsyncIoHeader>,
     #[prost(message, tag = "33")]
     pub(super) fault_events: Option<FaultEvents>,
+    /// Decoded only to count them.
+    #[prost(message, repeated, tag = "35")]
+    pub(super) virtual_machine_events: Vec<Unread>,
 }
 
 /// Column of [`PageOriginEvents`] that has a value for each event.

@@ -63,6 +63,7 @@ mod syscall;
 #[cfg(test)]
 mod tests;
 mod thread_attributes;
+mod virtual_machine;
 mod write;
 
 use thiserror::Error;

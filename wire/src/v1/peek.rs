@@ -48,7 +48,11 @@ pub fn peek(bytes: &[u8]) -> Result<Peeked, Malformed> {
     let async_ios = header.async_io_events.map_or(0, |columns| columns.flags.len());
     counts.calls += async_ios as u64;
     let faults = header.fault_events.map_or(0, |faults| faults.flags.len());
-    let outside = header.process_context_events.len() + page_origins + async_ios + faults;
+    let outside = header.process_context_events.len()
+        + header.virtual_machine_events.len()
+        + page_origins
+        + async_ios
+        + faults;
     let events = (header.kinds.len() + outside) as u64;
     Ok(Peeked { source, sequence: header.sequence, events, counts })
 }

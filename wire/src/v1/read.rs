@@ -16,6 +16,7 @@ use super::page_origin::PageOriginReader;
 use super::process_context::ProcessContextReader;
 use super::rpc_endpoint::RpcEndpointReader;
 use super::syscall::SyscallReader;
+use super::virtual_machine::VirtualMachineReader;
 use super::{Malformed, VERSION, frame};
 use crate::batch::EventBatch;
 use crate::clock::MonotonicNs;
@@ -73,8 +74,9 @@ fn events(
     let none = message::FaultEvents::default();
     let faults = FaultReader::new(message.fault_events.as_ref().unwrap_or(&none));
     let processes = ProcessContextReader::new(&message.process_context_events);
+    let machines = VirtualMachineReader::new(&message.virtual_machine_events);
     let mut outside =
-        OutsideKinds { processes, origins, async_ios, faults, processes_read: 0, origins_read: 0 };
+        OutsideKinds { processes, origins, async_ios, faults, machines, processes_read: 0, origins_read: 0 };
     for (before, kind) in message.kinds.iter().enumerate() {
         outside.up_to(before, calls_unknown, tables, &mut events)?;
         let time = MonotonicNs(last.decode(*times.next()?));
@@ -102,7 +104,9 @@ fn events(
     }
     outside.up_to(message.kinds.len(), calls_unknown, tables, &mut events)?;
     // A newer writer may know further events, which are not counted here.
-    while outside.faults.next_if_due(usize::MAX, tables, &mut events)? {}
+    while outside.faults.next_if_due(usize::MAX, tables, &mut events)?
+        || outside.machines.next_if_due(usize::MAX, &mut events)
+    {}
     outside.end()?;
     times.end()?;
     calls.end()?;
@@ -116,12 +120,13 @@ fn events(
 
 /// Readers of the events that are not in `kinds`. Each knows how many events precede its next one: a
 /// process context counts those in `kinds`, a page origin also process contexts, asynchronous I/O also
-/// page origins, and a page fault all.
+/// page origins, and page faults and virtual machines all.
 struct OutsideKinds<'a> {
     processes: ProcessContextReader<'a>,
     origins: PageOriginReader<'a>,
     async_ios: AsyncIoReader<'a>,
     faults: FaultReader<'a>,
+    machines: VirtualMachineReader<'a>,
     /// Number of process contexts so far.
     processes_read: usize,
     /// Number of page origins so far.
@@ -141,6 +146,7 @@ impl OutsideKinds<'_> {
             let all = events.len() + calls_unknown as usize;
             let before_origin = before + self.processes_read;
             if self.faults.next_if_due(all, tables, events)?
+                || self.machines.next_if_due(all, events)
                 || self.async_ios.next_if_due(before_origin + self.origins_read, tables, events)?
             {
                 continue;

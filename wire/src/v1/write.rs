@@ -18,6 +18,7 @@ use super::page_origin::PageOriginWriter;
 use super::process_context;
 use super::rpc_endpoint::RpcEndpointWriter;
 use super::syscall::SyscallWriter;
+use super::virtual_machine;
 use crate::batch::EventBatch;
 use crate::event::LayerEvent;
 
@@ -33,6 +34,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
     let (mut endpoints, mut daemon_spans) = (RpcEndpointWriter::default(), DaemonSpanWriter::default());
     let (mut process_events, mut page_origins) = (Vec::new(), PageOriginWriter::default());
     let (mut async_ios, mut faults) = (AsyncIoWriter::default(), FaultWriter::default());
+    let mut virtual_machine_events = Vec::new();
     let (mut origins_written, mut written) = (0, 0);
     for event in &batch.events {
         // Dirty pages stay on the node.
@@ -86,6 +88,10 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
             }
             LayerEvent::ProcessContext(process) => {
                 process_events.push(process_context::write(process, kinds.len(), &mut tables));
+                continue;
+            }
+            LayerEvent::VirtualMachine(machine) => {
+                virtual_machine_events.push(virtual_machine::write(machine, written - 1));
                 continue;
             }
             LayerEvent::PageOrigin(origin) => {
@@ -145,6 +151,7 @@ pub fn encode(batch: &EventBatch) -> Vec<u8> {
         async_io_events: async_ios.end(),
         fault_events: faults.end(),
         file_names,
+        virtual_machine_events,
     };
     message.encode_to_vec()
 }

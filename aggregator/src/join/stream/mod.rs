@@ -200,6 +200,7 @@ impl Stream {
             LayerEvent::File(file) => self.names.file(file),
             LayerEvent::Device(device) => self.names.device(device),
             LayerEvent::ProcessContext(process) => self.names.process(*process),
+            LayerEvent::VirtualMachine(machine) => self.names.virtual_machine(*machine),
             LayerEvent::Task(task) => {
                 let dropped = self.names.task(task) == TaskUpdate::Dropped;
                 sink.stats.names_dropped += u64::from(dropped);

@@ -23,11 +23,12 @@ fn read_back(joiner: &mut Joiner, config: &JoinConfig) -> Joiner {
 
 /// Names of the world's task, its files and its disk, at several times.
 fn names(times: &[u64]) -> Vec<LayerEvent> {
-    let name = |(n, &time): (usize, &u64)| match n % 5 {
-        0 => LayerEvent::Task(fixtures::task(1, (n / 5 % 2) as u16, time, &format!("comm{n}"))),
+    let name = |(n, &time): (usize, &u64)| match n % 6 {
+        0 => LayerEvent::Task(fixtures::task(1, (n / 6 % 2) as u16, time, &format!("comm{n}"))),
         1 => LayerEvent::File(fixtures::file(fixtures::file_id(12), time, &format!("/srv/{n}"))),
         2 => LayerEvent::Device(fixtures::device(time, &format!("loop{n}"))),
         3 => LayerEvent::ProcessContext(fixtures::process_context(time, &format!("shop{n}")).into()),
+        4 => LayerEvent::VirtualMachine(fixtures::virtual_machine(time, &format!("web{n}")).into()),
         _ => LayerEvent::Task(fixtures::task(9, 0, time, "jbd2/loop0")),
     };
     times.iter().enumerate().map(name).collect()

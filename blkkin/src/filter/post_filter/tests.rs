@@ -186,7 +186,7 @@ fn write_back_is_filtered_by_its_writers_and_its_file() {
     let name = FileEvent { file: written, ..file("/srv/log", Captured::Full) };
     trace.origin_names.files.insert(written, Arc::new(name.into()));
     let task = Arc::new(TaskEvent::bare(TASK, MonotonicNs(0), "dd"));
-    trace.origin_names.writers.insert(TASK, WriterName { task, exe: None });
+    trace.origin_names.writers.insert(TASK, WriterName { task, exe: None, process: None });
     let by = |comm: &str| {
         let tasks = TaskFilter { comms: vec![comm.to_owned()], ..TaskFilter::default() };
         PostFilter { tasks: Some(tasks), ..PostFilter::default() }

@@ -778,6 +778,44 @@ fn reader_without_page_faults_reads_other_events() {
     assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, with_process_contexts());
 }
 
+/// Returns the batch with page faults and two virtual machines, one of them without a UUID, before, between and
+/// after other events. `golden/virtual-machine-v1.bin` holds it.
+fn with_virtual_machines() -> EventBatch {
+    let mut batch = with_faults();
+    let web = VirtualMachineEvent {
+        time: MonotonicNs(4_999_800_000),
+        pid: Pid(4_400),
+        name: "web1".into(),
+        uuid: "11111111-2222-3333-4444-555555555555".into(),
+    };
+    let db = VirtualMachineEvent { pid: Pid(4_401), name: "db".into(), uuid: "".into(), ..web.clone() };
+    let last = VirtualMachineEvent { time: MonotonicNs(5_003_000_001), ..db.clone() };
+    batch.events.insert(0, LayerEvent::VirtualMachine(web.into()));
+    batch.events.insert(4, LayerEvent::VirtualMachine(db.into()));
+    batch.events.push(LayerEvent::VirtualMachine(last.into()));
+    batch
+}
+
+#[test]
+fn virtual_machine_bytes_are_stable() {
+    assert_golden("virtual-machine-v1", &with_virtual_machines());
+}
+
+/// A reader with the older schema skips the field, and no other field counts it in a way that it misreads.
+#[test]
+fn reader_without_virtual_machines_reads_other_events() {
+    use prost::Message;
+    let mut message = message::EventBatch::decode(encode(&with_virtual_machines()).as_slice()).unwrap();
+    message.virtual_machine_events.clear();
+    let mut known = with_virtual_machines();
+    known.events.retain(|event| !matches!(event, LayerEvent::VirtualMachine(_)));
+    let read = decode(&message.encode_to_vec()).unwrap().batch;
+    assert_eq!(read.events.len(), known.events.len());
+    for event in &known.events {
+        assert!(read.events.contains(event), "{event:?}");
+    }
+}
+
 /// A newer writer may know further events that this reader skips.
 #[test]
 fn page_fault_after_the_last_known_event_is_read() {

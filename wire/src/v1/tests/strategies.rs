@@ -231,6 +231,13 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn virtual_machine()(time in time(), pid: u32, words in [text(), text()]) -> VirtualMachineEvent {
+        let [name, uuid] = words.map(Into::into);
+        VirtualMachineEvent { time, pid: Pid(pid), name, uuid }
+    }
+}
+
+prop_compose! {
     fn page_writer()(
         trace in option::of(any::<u128>()), span in option::of(1..u64::MAX), task in task(), dirtied in time(), bytes: u32,
         evidence in 0..6_usize
@@ -319,6 +326,7 @@ fn event() -> impl Strategy<Value = LayerEvent> {
         rpc_endpoint().prop_map(|endpoint| LayerEvent::RpcEndpoint(endpoint.into())),
         daemon_span().prop_map(|span| LayerEvent::DaemonSpan(span.into())),
         process_context().prop_map(|context| LayerEvent::ProcessContext(context.into())),
+        virtual_machine().prop_map(|machine| LayerEvent::VirtualMachine(machine.into())),
         page_origin().prop_map(|origin| LayerEvent::PageOrigin(origin.into())),
         fault().prop_map(LayerEvent::Fault),
     ]

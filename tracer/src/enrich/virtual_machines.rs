@@ -1,0 +1,258 @@
+//! Names of the virtual machines whose QEMU processes are traced.
+//!
+//! *In*: the tracer's own events: files, which have the paths of programs, and tasks; and the command line
+//! of each process whose program is QEMU. *Out*: one [`VirtualMachineEvent`] for each such process, some ms
+//! after its first event, so its first calls may have none.
+//!
+//! *Invariant*: an event is emitted only while the process still has the address space that was read, as
+//! for process contexts. A process that has executed another program meanwhile gets no name.
+//!
+//! *A thread of its own* reads the command lines. They are memory of the process, which may map a page of a
+//! file system that does not respond there. The reader of the rings never waits for that: if the queue is
+//! full, the next event of one of the process's tasks asks again.
+//!
+//! *Rejected*: a look at each new process's `/proc/PID/exe`, 2 us for each fork on a machine without a
+//! virtual machine; the list of machines as of the start, which lacks those that start later.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use blkkin_otel_context::{AddressSpace, address_space};
+use blkkin_qemu::{is_qemu_program, machine_of};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{LayerEvent, TaskChange, TaskEvent};
+use blkkin_wire::ids::{FileId, Pid};
+use blkkin_wire::virtual_machine::VirtualMachineEvent;
+
+use crate::clock;
+
+/// Capacity of the queue to the thread, and maximum number of events that wait to be published.
+const QUEUE_MAX: usize = 1_024;
+/// Maximum number of known files of QEMU's program; beyond it the set is cleared.
+const PROGRAMS_MAX: usize = 1_024;
+/// Maximum number of processes whose command line was requested; beyond it the set is cleared, and
+/// living ones are read again.
+const REQUESTED_MAX: usize = 65_536;
+/// Maximum number of bytes of a name or UUID; of a longer one the rest is dropped. libvirt allows less
+/// than 256.
+const TEXT_MAX: usize = 1_024;
+
+/// A virtual machine that was read, and the address space that had its command line.
+struct Found {
+    space: AddressSpace,
+    event: VirtualMachineEvent,
+}
+
+/// Watches for QEMU's processes.
+pub(crate) struct MachineWatcher {
+    queue: SyncSender<Pid>,
+    found: Arc<Mutex<Vec<Found>>>,
+    programs: HashSet<FileId>,
+    requested: HashSet<Pid>,
+}
+
+impl MachineWatcher {
+    /// Starts the thread, which ends with the watcher.
+    pub(crate) fn start() -> io::Result<MachineWatcher> {
+        let (queue, requests) = sync_channel(QUEUE_MAX);
+        let found = Arc::<Mutex<Vec<Found>>>::default();
+        let output = Arc::clone(&found);
+        thread::Builder::new().name("machines".to_owned()).spawn(move || read_each(&requests, &output))?;
+        Ok(MachineWatcher { queue, found, programs: HashSet::new(), requested: HashSet::new() })
+    }
+
+    /// Observes a batch of events.
+    pub(crate) fn observe(&mut self, events: &[LayerEvent]) {
+        for event in events {
+            match event {
+                LayerEvent::File(file) if is_qemu_program(Path::new(&*file.path)) => {
+                    if self.programs.len() >= PROGRAMS_MAX {
+                        self.programs.clear();
+                    }
+                    self.programs.insert(file.file);
+                }
+                LayerEvent::Task(task) if !self.programs.is_empty() => self.on_task(task),
+                _ => {}
+            }
+        }
+    }
+
+    fn on_task(&mut self, task: &TaskEvent) {
+        let is_leader = task.tid.0 == task.pid.0;
+        let is_new_program = match task.change {
+            TaskChange::Execed => true,
+            TaskChange::Forked | TaskChange::Exited => is_leader,
+            TaskChange::Discovered | TaskChange::Changed => false,
+        };
+        if is_new_program {
+            self.requested.remove(&task.pid);
+        }
+        let runs_qemu = task.exe.is_some_and(|exe| self.programs.contains(&exe));
+        if !runs_qemu || task.change == TaskChange::Exited || self.requested.contains(&task.pid) {
+            return;
+        }
+        if self.queue.try_send(task.pid).is_ok() {
+            if self.requested.len() >= REQUESTED_MAX {
+                self.requested.clear();
+            }
+            self.requested.insert(task.pid);
+        }
+    }
+
+    /// Takes the virtual machines that were read by `until`, for a batch after one whose watermark was
+    /// `from`.
+    pub(crate) fn take(&self, from: MonotonicNs, until: MonotonicNs) -> Vec<VirtualMachineEvent> {
+        let mut waiting = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let ready = waiting.partition_point(|found| found.event.time <= until);
+        let ready: Vec<Found> = waiting.drain(..ready).collect();
+        drop(waiting);
+        let holds = |found: &Found| address_space(found.event.pid.0) == Some(found.space);
+        let moved = |found: Found| VirtualMachineEvent { time: found.event.time.max(from), ..found.event };
+        ready.into_iter().filter(holds).map(moved).collect()
+    }
+}
+
+/// Reads the command line of each requested process, until the watcher is gone.
+fn read_each(requests: &Receiver<Pid>, found: &Mutex<Vec<Found>>) {
+    // The reader of the rings has raised its priority, which this thread inherits. SAFETY: no memory is
+    // passed; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+    for pid in requests {
+        let Some(machine) = read(pid) else { continue };
+        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that finds no room has no name, as has one with none.
+        if found.len() < QUEUE_MAX {
+            found.push(machine);
+        }
+    }
+}
+
+fn read(pid: Pid) -> Option<Found> {
+    let space = address_space(pid.0)?;
+    let machine = machine_of(Path::new("/"), pid.0)?;
+    let text = |text: Option<String>| Arc::from(shortened(text.as_deref().unwrap_or_default()));
+    let (name, uuid) = (text(machine.name), text(machine.uuid));
+    let event = VirtualMachineEvent { time: clock::now(), pid, name, uuid };
+    (!event.name.is_empty() || !event.uuid.is_empty()).then_some(Found { space, event })
+}
+
+fn shortened(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use blkkin_wire::event::{FileEvent, TaskRef};
+    use blkkin_wire::ids::{DeviceId, NameId, TaskId, Tid};
+
+    use super::*;
+
+    const PROGRAM: FileId =
+        FileId { device: DeviceId { major: 8, minor: 1 }, ino: 7, generation: 0, name: NameId::NONE };
+
+    /// A process whose program's file has QEMU's name; killed when dropped.
+    struct Qemu(Child);
+
+    impl Qemu {
+        fn start(arguments: &[&str]) -> Qemu {
+            let folder = tempfile::tempdir().unwrap();
+            let program = folder.path().join("qemu-system-test");
+            std::fs::copy("/bin/sh", &program).unwrap();
+            let mut command = Command::new(&program);
+            command.arg0("qemu").args(["-c", "read -r line", "sh"]).args(arguments);
+            // Its file is removed with the folder, as by an update.
+            Qemu(command.stdin(Stdio::piped()).spawn().unwrap())
+        }
+
+        fn pid(&self) -> Pid {
+            Pid(self.0.id())
+        }
+    }
+
+    impl Drop for Qemu {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn file(path: &str) -> LayerEvent {
+        LayerEvent::File(FileEvent::bare(PROGRAM, MonotonicNs(1), path))
+    }
+
+    fn task(pid: Pid, change: TaskChange) -> LayerEvent {
+        let task = TaskEvent::bare(TaskRef { id: TaskId(1), version: 0 }, MonotonicNs(2), "qemu");
+        LayerEvent::Task(TaskEvent { pid, tid: Tid(pid.0), exe: Some(PROGRAM), change, ..task })
+    }
+
+    /// Waits for the events of a process, or for `limit`.
+    fn taken(watcher: &MachineWatcher, limit: Duration) -> Vec<VirtualMachineEvent> {
+        let start = Instant::now();
+        loop {
+            let events = watcher.take(MonotonicNs(0), MonotonicNs(u64::MAX));
+            if !events.is_empty() || start.elapsed() > limit {
+                return events;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    const SOON: Duration = Duration::from_secs(20);
+    const NEVER: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_process_of_qemu_is_named_once_until_it_executes_another_program() {
+        let qemu = Qemu::start(&["-name", "guest=web1,debug-threads=on", "-uuid", "1-2"]);
+        let mut watcher = MachineWatcher::start().unwrap();
+        watcher.observe(&[file("/usr/bin/qemu-system-x86_64"), task(qemu.pid(), TaskChange::Discovered)]);
+        let events = taken(&watcher, SOON);
+        let [event] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((event.pid, &*event.name, &*event.uuid), (qemu.pid(), "web1", "1-2"));
+        watcher.observe(&[task(qemu.pid(), TaskChange::Changed)]);
+        assert_eq!(taken(&watcher, NEVER), []);
+        watcher.observe(&[task(qemu.pid(), TaskChange::Execed)]);
+        assert_eq!(taken(&watcher, SOON).len(), 1);
+    }
+
+    #[test]
+    fn other_programs_and_processes_that_are_gone_have_no_name() {
+        let qemu = Qemu::start(&["-name", "web1"]);
+        let pid = qemu.pid();
+        let mut watcher = MachineWatcher::start().unwrap();
+        watcher.observe(&[file("/usr/bin/qemu-img"), task(pid, TaskChange::Discovered)]);
+        assert_eq!(taken(&watcher, NEVER), []);
+        watcher.observe(&[file("/usr/bin/qemu-kvm"), task(pid, TaskChange::Discovered)]);
+        let start = Instant::now();
+        while watcher.found.lock().unwrap().is_empty() {
+            assert!(start.elapsed() < SOON);
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(qemu);
+        assert_eq!(watcher.take(MonotonicNs(0), MonotonicNs(u64::MAX)), []);
+    }
+
+    #[test]
+    fn an_event_is_between_the_watermarks_of_its_batch() {
+        let qemu = Qemu::start(&["-uuid", &"é".repeat(TEXT_MAX)]);
+        let mut watcher = MachineWatcher::start().unwrap();
+        watcher.observe(&[file("/usr/bin/kvm"), task(qemu.pid(), TaskChange::Forked)]);
+        let start = Instant::now();
+        while watcher.found.lock().unwrap().is_empty() {
+            assert!(start.elapsed() < SOON);
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(watcher.take(MonotonicNs(0), MonotonicNs(1)), [], "it was read later");
+        let from = MonotonicNs(u64::MAX - 1);
+        let events = watcher.take(from, MonotonicNs(u64::MAX));
+        let [event] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((event.time, event.uuid.len(), &*event.name), (from, TEXT_MAX, ""));
+    }
+}
