@@ -365,8 +365,8 @@ pub(crate) struct FilterArgs {
     /// Processes with these ids and their descendants from now on
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pub(crate) tree: Vec<String>,
-    /// The QEMU process of this virtual machine, by name or UUID as `blkkin doctor` lists it, as of
-    /// the start
+    /// The QEMU process of this virtual machine, by name or UUID as `blkkin doctor` lists it, also one
+    /// that starts later
     #[arg(long, value_name = "VM")]
     pub(crate) vm: Vec<String>,
     /// Tasks in this cgroup: its path below /sys/fs/cgroup, or its id

@@ -7,6 +7,7 @@
 mod cgroups;
 pub(crate) mod context_trust;
 mod devices;
+mod machine_follower;
 mod paths;
 pub(crate) mod post_filter;
 mod syscalls;
@@ -16,17 +17,13 @@ mod virtual_machines;
 use std::mem;
 
 use blkkin_probe_abi::settings::FILTERS_MAX;
-use blkkin_tracer::{AttachKind, Detail, Filter, TraceScope, TracerConfig};
+use blkkin_tracer::{AttachKind, Detail, Filter, TraceScope, Tracer, TracerConfig};
 use blkkin_wire::ids::Pid;
+use tracing::info;
 
 use crate::cli::{Attach, FilterArgs, TracerArgs, units};
 use crate::error::CliError;
 use crate::filter::post_filter::{PostFilter, TaskFilter};
-
-/// Returns the scope of tracing: the named processes and their descendants, or everything.
-pub(crate) fn trace_scope(tree: &[Pid]) -> TraceScope {
-    if tree.is_empty() { TraceScope::All } else { TraceScope::Marked }
-}
 
 /// A resolved filter.
 #[derive(Debug)]
@@ -34,7 +31,9 @@ pub(crate) struct TraceFilter {
     /// The kernel side's part.
     pub(crate) kernel: Filter,
     /// Processes to trace with their descendants.
-    pub(crate) tree: Vec<Pid>,
+    tree: Vec<Pid>,
+    /// Virtual machines to trace, by name or UUID.
+    machines: Vec<String>,
     /// The detail of system calls.
     pub(crate) detail: Detail,
     /// The rules for whole traces.
@@ -56,8 +55,7 @@ impl TraceFilter {
                 "--detail 1",
             ));
         }
-        let mut tree = resolve_all(&args.tree, |p| tasks::pid("--tree", p))?;
-        tree.extend(resolve_all(&args.vm, virtual_machines::virtual_machine)?);
+        let tree = resolve_all(&args.tree, |p| tasks::pid("--tree", p))?;
         Ok(TraceFilter {
             kernel: Filter {
                 pids: resolve_all(&args.pid, |p| tasks::pid("--pid", p))?,
@@ -72,6 +70,7 @@ impl TraceFilter {
                 keep_sampled: args.sampled_by_program.is_on(),
             },
             tree,
+            machines: args.vm.clone(),
             detail,
             post: PostFilter {
                 tasks: None,
@@ -81,6 +80,28 @@ impl TraceFilter {
                 or_sampled: args.sampled_by_program.is_on(),
             },
         })
+    }
+
+    /// Returns an error if a virtual machine does not run now. A service may start before it.
+    pub(crate) fn require_machines(&self) -> Result<(), CliError> {
+        self.machines.iter().try_for_each(|machine| virtual_machines::require(machine).map(drop))
+    }
+
+    /// Returns the scope of tracing: the named processes and their descendants, or everything.
+    pub(crate) fn scope(&self) -> TraceScope {
+        if self.tree.is_empty() && self.machines.is_empty() { TraceScope::All } else { TraceScope::Marked }
+    }
+
+    /// Traces the named processes with their descendants, and from now on those of the virtual machines.
+    pub(crate) fn trace_processes(&self, tracer: &Tracer) -> Result<(), CliError> {
+        for pid in &self.tree {
+            tracer.trace_process_tree(*pid)?;
+            info!(pid = pid.0, "tracing process {} and its descendants", pid.0);
+        }
+        if self.machines.is_empty() {
+            return Ok(());
+        }
+        machine_follower::start(&self.machines, tracer.task_marks()?)
     }
 
     /// Builds the tracer's configuration. With [`TraceScope::Marked`] the kernel side checks only

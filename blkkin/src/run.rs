@@ -66,6 +66,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
 
 fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, RunPlan, Output), CliError> {
     let mut filter = TraceFilter::resolve(&args.filter)?;
+    filter.require_machines()?;
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let config = TracerConfig {
         nbd: args.lttng.nbd,
@@ -76,9 +77,7 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
     let sinks = destination::open_all(&args.output.to, &args.output.servers)?;
     let output = Output::open(&args.output, Stream::Stderr)?;
     let mut tracer = Tracer::load(&config)?;
-    for pid in &filter.tree {
-        tracer.trace_process_tree(*pid)?;
-    }
+    filter.trace_processes(&tracer)?;
     // The LTTng session exists before CMD starts.
     let lttng = LttngSource::open(&args.lttng, &config.contexts)?;
     let usdt = usdt_probes.attach(&mut tracer)?;

@@ -12,11 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use blkkin_wire::event::LayerEvent;
+use blkkin_wire::ids::Pid;
+use blkkin_wire::syscalls::SyscallId;
 use serde_json::{Value, json};
 
 use crate::common;
+use crate::support::agent_recording;
 use crate::support::disk::Disk;
 use crate::support::live::LiveTrace;
+use crate::support::service::Service;
 use crate::support::tools::{capture, tool};
 use crate::support::{needs, or_skip};
 
@@ -362,6 +367,71 @@ fn spans_have_the_name_of_their_virtual_machine() {
     let writer = format!("qemu-system-x86_64 (VM db, pid {})", db.process.id());
     let carries = |span: &&Value| span["tags"]["blkkin.writer.programs"] == *writer;
     assert!(spans.iter().any(|span| carries(&span)), "{writer}");
+}
+
+/// An agent starts before the virtual machine, and stays while it is started again.
+#[test]
+fn an_agent_traces_each_process_of_a_virtual_machine() {
+    const WRITES: usize = 20;
+    const TIME_LIMIT: Duration = Duration::from_secs(60);
+    needs!("qemu-system-x86_64", "qemu-img", "qemu-io");
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("recording");
+    let args = ["agent", "--vm", "web", "--record", recording.to_str().unwrap()];
+    let agent = Service::start(folder.path(), "agent", &args);
+    agent.wait_for_output("virtual machine `web` does not run", TIME_LIMIT);
+    agent.wait_for_output("tracing; events go", TIME_LIMIT);
+    let (mut pids, mut other) = (Vec::new(), None);
+    for (n, name) in ["db", "web", "web"].into_iter().enumerate() {
+        let own = folder.path().join(n.to_string());
+        std::fs::create_dir(&own).unwrap();
+        let image = own.join("disk.img");
+        capture(tool("qemu-img").args(["create", "-q", "-f", "raw"]).arg(&image).arg("16M")).unwrap();
+        let mut qemu = Qemu::start(&own, &["-name", name].map(str::to_owned));
+        let address = export(&mut qemu, &image, true);
+        if name == "web" {
+            agent.wait_for_output(&format!("`web`, process {}", qemu.process.id()), TIME_LIMIT);
+            pids.push(Pid(qemu.process.id()));
+        }
+        // The first call makes the process known; its name is read some ms later.
+        for (count, pause) in [(1, Duration::from_millis(500)), (WRITES - 1, Duration::ZERO)] {
+            let writes = (0..count).flat_map(|n| ["-c".to_owned(), format!("write {}k 64k", 64 * n)]);
+            capture(tool("qemu-io").args(["-f", "raw"]).args(writes).arg(&address)).unwrap();
+            std::thread::sleep(pause);
+        }
+        // The other one runs on: its later writes would be seen too.
+        other = other.or(Some(qemu));
+    }
+    drop(other);
+    let (code, output) = agent.finish();
+    assert_eq!(code, Some(0), "{output}");
+
+    let events: Vec<LayerEvent> =
+        agent_recording::batches(&recording).into_iter().flat_map(|batch| batch.events).collect();
+    let mut processes = BTreeMap::new();
+    for event in &events {
+        if let LayerEvent::Task(task) = event {
+            processes.insert(task.task.id.0, task.pid);
+        }
+    }
+    let write = SyscallId::by_name("pwrite64").unwrap();
+    let mut writes = BTreeMap::<Pid, usize>::new();
+    for event in &events {
+        if let LayerEvent::Syscall(call) = event
+            && call.call == write
+            && call.args[2] == 64 << 10
+        {
+            *writes.entry(processes[&call.task.id.0]).or_default() += 1;
+        }
+    }
+    assert_eq!(writes, pids.iter().map(|pid| (*pid, WRITES)).collect(), "{output}");
+    let named = events.iter().filter_map(|event| match event {
+        LayerEvent::VirtualMachine(machine) => Some((machine.pid, &*machine.name)),
+        _ => None,
+    });
+    // The tracer may report tasks of others too, without their calls.
+    let named = named.filter(|(pid, _)| pids.contains(pid));
+    assert_eq!(named.collect::<Vec<_>>(), pids.iter().map(|pid| (*pid, "web")).collect::<Vec<_>>());
 }
 
 #[test]

@@ -48,20 +48,30 @@ pub struct Image {
 
 /// Lists the virtual machines, by pid; `root` is the folder that has `proc`.
 pub fn machines(root: &Path) -> io::Result<Vec<Machine>> {
-    let mut machines = Vec::new();
-    for entry in fs::read_dir(root.join("proc"))?.flatten() {
-        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        machines.extend(pid.and_then(|pid| machine_of(root, pid)));
-    }
+    let mut machines: Vec<_> = processes(root)?.filter_map(|pid| machine_of(root, pid)).collect();
     machines.sort_by_key(|machine| machine.pid);
     Ok(machines)
+}
+
+/// Lists all processes.
+pub fn processes(root: &Path) -> io::Result<impl Iterator<Item = u32>> {
+    let entries = fs::read_dir(root.join("proc"))?.flatten();
+    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
 }
 
 /// Returns the virtual machine of a process, if it is QEMU's.
 pub fn machine_of(root: &Path, pid: u32) -> Option<Machine> {
     let process = process_folder(root, pid);
+    let program = fs::read_link(process.join("exe"));
+    // A kernel thread has no program, and of most processes the rest is not read.
+    match &program {
+        Ok(program) if !is_qemu_program(program) => return None,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Ok(_) | Err(_) => {}
+    }
     let arguments = command_line(&process)?;
-    if !is_qemu(&process, arguments.first()?) {
+    // Without the right to read the link, the first argument decides.
+    if program.is_err() && !is_qemu_program(Path::new(arguments.first()?)) {
         return None;
     }
     // Of an option that is there twice, QEMU takes the last.
@@ -113,13 +123,6 @@ fn command_line(process: &Path) -> Option<Vec<String>> {
     let bytes = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
     let arguments = bytes.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
     (!bytes.is_empty()).then(|| arguments.collect())
-}
-
-/// Returns whether a process runs QEMU. Without the right to read its program's file, the first
-/// argument decides.
-fn is_qemu(process: &Path, first_argument: &str) -> bool {
-    let program = fs::read_link(process.join("exe")).unwrap_or_else(|_| PathBuf::from(first_argument));
-    is_qemu_program(&program)
 }
 
 /// Returns whether a path is that of a program of QEMU that runs virtual machines, by its file name.

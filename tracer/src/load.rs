@@ -355,6 +355,11 @@ impl Tracer {
         self.task_marks.mark_tree(pid)
     }
 
+    /// Returns a second handle of the marks of traced tasks.
+    pub fn task_marks(&self) -> Result<TaskMarks, TracerError> {
+        task_marks(&self.ebpf)
+    }
+
     /// Lists the probes that this configuration adds to those of every trace.
     fn extra_probes(
         &self,

@@ -1,4 +1,4 @@
-//! `--vm`: the QEMU process of a virtual machine, by name or UUID.
+//! `--vm`: the QEMU processes of a virtual machine, by name or UUID.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use blkkin_wire::ids::Pid;
 use crate::error::CliError;
 use crate::suggest::suggest;
 
-/// Finds a running virtual machine of this host.
-pub(crate) fn virtual_machine(value: &str) -> Result<Pid, CliError> {
+/// Returns an error if no virtual machine of this host has this name or UUID, or several have it.
+pub(super) fn require(value: &str) -> Result<Pid, CliError> {
     let machines = blkkin_qemu::machines(Path::new("/")).map_err(|error| {
         let problem = format!("cannot look up the virtual machine `{value}`");
         CliError::usage(problem, format!("/proc: {error}"), "mount /proc, or --tree PID")
@@ -17,12 +17,15 @@ pub(crate) fn virtual_machine(value: &str) -> Result<Pid, CliError> {
     find(&machines, value)
 }
 
+/// Returns whether a virtual machine has this name or UUID.
+pub(super) fn is_named(machine: &Machine, value: &str) -> bool {
+    machine.name.as_deref() == Some(value)
+        || machine.uuid.as_ref().is_some_and(|uuid| uuid.eq_ignore_ascii_case(value))
+}
+
 fn find(machines: &[Machine], value: &str) -> Result<Pid, CliError> {
-    let is_named = |machine: &&Machine| {
-        machine.name.as_deref() == Some(value)
-            || machine.uuid.as_ref().is_some_and(|uuid| uuid.eq_ignore_ascii_case(value))
-    };
-    let found = machines.iter().filter(is_named).map(|machine| machine.pid).collect::<Vec<_>>();
+    let named = machines.iter().filter(|machine| is_named(machine, value));
+    let found = named.map(|machine| machine.pid).collect::<Vec<_>>();
     match found[..] {
         [pid] => Ok(Pid(pid)),
         [] => {

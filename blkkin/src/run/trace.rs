@@ -13,7 +13,7 @@ use crate::control::ControlReceiver;
 use crate::destination;
 use crate::disk_counts::DiskCounter;
 use crate::error::{CliError, Status};
-use crate::filter::{TraceFilter, context_trust, trace_scope};
+use crate::filter::{TraceFilter, context_trust};
 use crate::privileges;
 use crate::run::output::{Output, Stream};
 use crate::run::pipeline::RunPlan;
@@ -48,7 +48,8 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, CliError> {
 
 fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let mut filter = TraceFilter::resolve(&args.filter)?;
-    let scope = trace_scope(&filter.tree);
+    filter.require_machines()?;
+    let scope = filter.scope();
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let config =
         TracerConfig { nbd: args.lttng.nbd, dirty_pages: true, ..filter.tracer_config(scope, &args.tracer)? };
@@ -57,9 +58,7 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let output = Output::open(&args.output, Stream::Stdout)?;
     let mut tracer = Tracer::load(&config)?;
     context_trust::warn_if_limited(&config.contexts);
-    for pid in &filter.tree {
-        tracer.trace_process_tree(*pid)?;
-    }
+    filter.trace_processes(&tracer)?;
     let lttng = LttngSource::open(&args.lttng, &config.contexts)?;
     let (slowest, daemon_spans) = (args.output.slowest, lttng::daemon_span_source(&args.lttng, &args.usdt));
     let excludes_writers = !config.kernel_origin;

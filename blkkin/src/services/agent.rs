@@ -129,7 +129,7 @@ fn serve(
     mut control: ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
-    let LoadedTracer { tracer, tree, sources, devices } = loaded;
+    let LoadedTracer { tracer, sources, devices } = loaded;
     let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
     let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());
     let source_metrics = (lttng_metrics, usdt_metrics);
@@ -154,9 +154,6 @@ fn serve(
     if let Some((settings, crashed_runs)) = cluster {
         metrics.set_crashed_runs(crashed_runs);
         metrics.set_cluster_wait(start_cluster_wait(&settings, args.partitions, &pipeline.stop, &control)?);
-    }
-    for pid in &tree {
-        info!(pid = pid.0, "tracing process {} and its descendants", pid.0);
     }
     info!("{confinement}");
     info!("{status}");

@@ -88,7 +88,7 @@ type Identity = (Option<u32>, Option<TaskRef>);
 /// Returns the process of a writer, and its name.
 fn identity(trace: &Trace, writer: &PageWriter) -> (Identity, String) {
     match trace.origin_names.writers.get(&writer.task) {
-        Some(name) => ((Some(name.task.pid.0), None), sanitize(&name.process()).into()),
+        Some(name) => ((Some(name.task.pid.0), None), sanitize(&name.process())),
         None => ((None, Some(writer.task)), UNKNOWN_PROGRAM.to_owned()),
     }
 }

@@ -4,8 +4,12 @@
 //! of each process whose program is QEMU. *Out*: one [`VirtualMachineEvent`] for each such process, some ms
 //! after its first event, so its first calls may have none.
 //!
-//! *Invariant*: an event is emitted only while the process still has the address space that was read, as
-//! for process contexts. A process that has executed another program meanwhile gets no name.
+//! *Invariant*: an event is emitted only if no event since the request reports that the process executes
+//! another program, has ended, or is a new one with its pid. So what was read is never the name of a later
+//! program, and an exec that follows in a later batch ends it there.
+//!
+//! *Rights*: none are needed. A command line is readable for all users unless /proc is mounted with
+//! `hidepid`; without the right to read the link to its program, its first argument decides.
 //!
 //! *A thread of its own* reads the command lines. They are memory of the process, which may map a page of a
 //! file system that does not respond there. The reader of the rings never waits for that: if the queue is
@@ -14,14 +18,13 @@
 //! *Rejected*: a look at each new process's `/proc/PID/exe`, 2 us for each fork on a machine without a
 //! virtual machine; the list of machines as of the start, which lacks those that start later.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use blkkin_otel_context::{AddressSpace, address_space};
 use blkkin_qemu::{is_qemu_program, machine_of};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, TaskChange, TaskEvent};
@@ -41,18 +44,28 @@ const REQUESTED_MAX: usize = 65_536;
 /// than 256.
 const TEXT_MAX: usize = 1_024;
 
-/// A virtual machine that was read, and the address space that had its command line.
+/// Request to read the command line of a process.
+#[derive(Clone, Copy)]
+struct Request {
+    pid: Pid,
+    /// Number of the request.
+    number: u64,
+}
+
+/// A virtual machine that was read for a request.
 struct Found {
-    space: AddressSpace,
+    request: u64,
     event: VirtualMachineEvent,
 }
 
 /// Watches for QEMU's processes.
 pub(crate) struct MachineWatcher {
-    queue: SyncSender<Pid>,
+    queue: SyncSender<Request>,
     found: Arc<Mutex<Vec<Found>>>,
     programs: HashSet<FileId>,
-    requested: HashSet<Pid>,
+    /// Number of the latest request for each process, while it runs the same program.
+    requested: HashMap<Pid, u64>,
+    requests: u64,
 }
 
 impl MachineWatcher {
@@ -62,7 +75,8 @@ impl MachineWatcher {
         let found = Arc::<Mutex<Vec<Found>>>::default();
         let output = Arc::clone(&found);
         thread::Builder::new().name("machines".to_owned()).spawn(move || read_each(&requests, &output))?;
-        Ok(MachineWatcher { queue, found, programs: HashSet::new(), requested: HashSet::new() })
+        let (programs, requested) = (HashSet::new(), HashMap::new());
+        Ok(MachineWatcher { queue, found, programs, requested, requests: 0 })
     }
 
     /// Observes a batch of events.
@@ -92,14 +106,16 @@ impl MachineWatcher {
             self.requested.remove(&task.pid);
         }
         let runs_qemu = task.exe.is_some_and(|exe| self.programs.contains(&exe));
-        if !runs_qemu || task.change == TaskChange::Exited || self.requested.contains(&task.pid) {
+        if !runs_qemu || task.change == TaskChange::Exited || self.requested.contains_key(&task.pid) {
             return;
         }
-        if self.queue.try_send(task.pid).is_ok() {
+        let request = Request { pid: task.pid, number: self.requests };
+        if self.queue.try_send(request).is_ok() {
             if self.requested.len() >= REQUESTED_MAX {
                 self.requested.clear();
             }
-            self.requested.insert(task.pid);
+            self.requested.insert(request.pid, request.number);
+            self.requests += 1;
         }
     }
 
@@ -110,34 +126,33 @@ impl MachineWatcher {
         let ready = waiting.partition_point(|found| found.event.time <= until);
         let ready: Vec<Found> = waiting.drain(..ready).collect();
         drop(waiting);
-        let holds = |found: &Found| address_space(found.event.pid.0) == Some(found.space);
+        let holds = |found: &Found| self.requested.get(&found.event.pid) == Some(&found.request);
         let moved = |found: Found| VirtualMachineEvent { time: found.event.time.max(from), ..found.event };
         ready.into_iter().filter(holds).map(moved).collect()
     }
 }
 
 /// Reads the command line of each requested process, until the watcher is gone.
-fn read_each(requests: &Receiver<Pid>, found: &Mutex<Vec<Found>>) {
+fn read_each(requests: &Receiver<Request>, found: &Mutex<Vec<Found>>) {
     // The reader of the rings has raised its priority, which this thread inherits. SAFETY: no memory is
     // passed; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
-    for pid in requests {
-        let Some(machine) = read(pid) else { continue };
+    for Request { pid, number } in requests {
+        let Some(event) = read(pid) else { continue };
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
         // One that finds no room has no name, as has one with none.
         if found.len() < QUEUE_MAX {
-            found.push(machine);
+            found.push(Found { request: number, event });
         }
     }
 }
 
-fn read(pid: Pid) -> Option<Found> {
-    let space = address_space(pid.0)?;
+fn read(pid: Pid) -> Option<VirtualMachineEvent> {
     let machine = machine_of(Path::new("/"), pid.0)?;
     let text = |text: Option<String>| Arc::from(shortened(text.as_deref().unwrap_or_default()));
     let (name, uuid) = (text(machine.name), text(machine.uuid));
     let event = VirtualMachineEvent { time: clock::now(), pid, name, uuid };
-    (!event.name.is_empty() || !event.uuid.is_empty()).then_some(Found { space, event })
+    (!event.name.is_empty() || !event.uuid.is_empty()).then_some(event)
 }
 
 fn shortened(text: &str) -> &str {
@@ -205,6 +220,14 @@ mod tests {
         }
     }
 
+    fn wait_for_read(watcher: &MachineWatcher) {
+        let start = Instant::now();
+        while watcher.found.lock().unwrap().is_empty() {
+            assert!(start.elapsed() < SOON);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     const SOON: Duration = Duration::from_secs(20);
     const NEVER: Duration = Duration::from_millis(100);
 
@@ -223,20 +246,22 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_and_processes_that_are_gone_have_no_name() {
+    fn what_was_read_before_another_program_is_no_name_of_it() {
         let qemu = Qemu::start(&["-name", "web1"]);
         let pid = qemu.pid();
         let mut watcher = MachineWatcher::start().unwrap();
         watcher.observe(&[file("/usr/bin/qemu-img"), task(pid, TaskChange::Discovered)]);
         assert_eq!(taken(&watcher, NEVER), []);
-        watcher.observe(&[file("/usr/bin/qemu-kvm"), task(pid, TaskChange::Discovered)]);
-        let start = Instant::now();
-        while watcher.found.lock().unwrap().is_empty() {
-            assert!(start.elapsed() < SOON);
-            thread::sleep(Duration::from_millis(1));
+        watcher.observe(&[file("/usr/bin/qemu-kvm")]);
+        for change in [TaskChange::Execed, TaskChange::Forked, TaskChange::Exited] {
+            watcher.observe(&[task(pid, TaskChange::Discovered)]);
+            wait_for_read(&watcher);
+            let LayerEvent::Task(other) = task(pid, change) else { panic!() };
+            watcher.observe(&[LayerEvent::Task(TaskEvent { exe: None, ..other })]);
+            assert_eq!(watcher.take(MonotonicNs(0), MonotonicNs(u64::MAX)), [], "{change:?}");
         }
-        drop(qemu);
-        assert_eq!(watcher.take(MonotonicNs(0), MonotonicNs(u64::MAX)), []);
+        watcher.observe(&[task(pid, TaskChange::Discovered)]);
+        assert_eq!(taken(&watcher, SOON).len(), 1);
     }
 
     #[test]
@@ -244,11 +269,7 @@ mod tests {
         let qemu = Qemu::start(&["-uuid", &"é".repeat(TEXT_MAX)]);
         let mut watcher = MachineWatcher::start().unwrap();
         watcher.observe(&[file("/usr/bin/kvm"), task(qemu.pid(), TaskChange::Forked)]);
-        let start = Instant::now();
-        while watcher.found.lock().unwrap().is_empty() {
-            assert!(start.elapsed() < SOON);
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_for_read(&watcher);
         assert_eq!(watcher.take(MonotonicNs(0), MonotonicNs(1)), [], "it was read later");
         let from = MonotonicNs(u64::MAX - 1);
         let events = watcher.take(from, MonotonicNs(u64::MAX));

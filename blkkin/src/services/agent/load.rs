@@ -1,20 +1,19 @@
 //! Loads the tracer of an agent, and opens its other sources of events.
 
 use blkkin_tracer::{Tracer, TracerConfig};
-use blkkin_wire::ids::{DeviceId, Pid};
+use blkkin_wire::ids::DeviceId;
 
 use crate::cli::AgentArgs;
 use crate::error::CliError;
-use crate::filter::{TraceFilter, context_trust, trace_scope};
+use crate::filter::{TraceFilter, context_trust};
 use crate::privileges::{self, Confinement, DrainThread, TracingNeeds};
 use crate::sources::EventSources;
 use crate::sources::lttng::{LttngMetrics, LttngSource};
 use crate::sources::usdt::{UsdtMetrics, UsdtProbes};
 
-/// A loaded tracer with the other sources, and the processes whose children are traced.
+/// A loaded tracer with the other sources.
 pub(super) struct LoadedTracer {
     pub(super) tracer: Tracer,
-    pub(super) tree: Vec<Pid>,
     pub(super) sources: EventSources,
     /// Devices that the filter selects; empty for all.
     pub(super) devices: Vec<DeviceId>,
@@ -24,19 +23,17 @@ pub(super) struct LoadedTracer {
 pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let mut filter = TraceFilter::resolve(&args.filter)?;
-    let scope = trace_scope(&filter.tree);
+    let scope = filter.scope();
     let config = TracerConfig { nbd: args.lttng.nbd, ..filter.tracer_config(scope, &args.tracer)? };
     let config = usdt_probes.tracer_config(config);
     let mut tracer = Tracer::load(&config)?;
     context_trust::warn_if_limited(&config.contexts);
-    for pid in &filter.tree {
-        tracer.trace_process_tree(*pid)?;
-    }
+    filter.trace_processes(&tracer)?;
     let lttng = LttngSource::open(&args.lttng, &config.contexts)?
         .map(|source| (source, LttngMetrics::log_immediately()));
     let usdt = usdt_probes.attach(&mut tracer)?.map(|source| (source, UsdtMetrics::default()));
     let sources = EventSources { lttng, usdt, scope };
-    Ok(LoadedTracer { tracer, tree: filter.tree, sources, devices: config.filter.devices })
+    Ok(LoadedTracer { tracer, sources, devices: config.filter.devices })
 }
 
 impl LoadedTracer {
