@@ -119,11 +119,26 @@ pub(crate) struct AgentArgs {
     #[command(flatten)]
     pub(crate) usdt: UsdtArgs,
     /// Kafka brokers: HOST:PORT, several separated by commas
-    #[arg(long, value_name = "HOST:PORT", help_heading = "Target", required_unless_present = "record")]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Target", required_unless_present_any = ["record", "port"])]
     pub(crate) brokers: Option<String>,
     /// Record events to files in this folder instead of Kafka; --replay sends them later
     #[arg(long, value_name = "FOLDER", help_heading = "Target", conflicts_with_all = ["brokers", "replay"])]
     pub(crate) record: Option<PathBuf>,
+    /// In a guest: send events to the agent of the host, by this virtio-serial port; without PATH by
+    /// /dev/virtio-ports/org.blkkin.0
+    #[arg(long, value_name = "PATH", help_heading = "Target", num_args = 0..=1, default_missing_value = GUEST_PORT,
+        conflicts_with_all = ["brokers", "record", "replay", "domain", "spool", "guests"])]
+    pub(crate) port: Option<PathBuf>,
+    /// On a host: send the events of its guests too; the folder has a Unix socket for each, on which QEMU
+    /// listens
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        help_heading = "Target",
+        requires = "brokers",
+        conflicts_with = "replay"
+    )]
+    pub(crate) guests: Option<PathBuf>,
     /// Trace nothing: send the recording in this folder; after a crash, a replay continues where it
     /// stopped
     #[arg(long, value_name = "FOLDER", help_heading = "Target", requires = "brokers")]
@@ -168,6 +183,9 @@ pub(crate) struct AgentArgs {
     #[command(flatten)]
     pub(crate) service: ServiceArgs,
 }
+
+/// Port by which a guest sends its events.
+const GUEST_PORT: &str = "/dev/virtio-ports/org.blkkin.0";
 
 /// The spool of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]

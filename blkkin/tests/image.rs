@@ -19,7 +19,7 @@ use crate::support::container::{BPF, Container, PERFMON, SYS_NICE, SYS_PTRACE, S
 use crate::support::disk::Disk;
 use crate::support::live::eventually;
 use crate::support::metrics::{address, get_as};
-use crate::support::tools::{capture, tool};
+use crate::support::tools::{capture, static_binary, tool};
 use crate::support::{KillOnDrop, needs, or_skip};
 
 const CONTAINERFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy/Containerfile");
@@ -65,14 +65,6 @@ impl Image {
     fn container(&self, mounts: Vec<(PathBuf, &'static str)>, capabilities: &[i32]) -> Container {
         Container { root: self.root.clone(), mounts, capabilities: capabilities.to_vec() }
     }
-}
-
-/// Finds the static binary, or returns the reason to skip.
-fn static_binary() -> Result<PathBuf, String> {
-    let output = std::env::var_os("BLKKIN_STATIC").map(PathBuf::from);
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist/test/blkkin");
-    let found = output.into_iter().chain([built]).find(|file| file.is_file());
-    found.ok_or_else(|| "no static binary: cargo xtask test builds one".to_owned())
 }
 
 /// Returns every file in `root` and its folders.

@@ -12,7 +12,7 @@ mod units;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -22,20 +22,13 @@ use crate::broker::Broker;
 use crate::support::disk::Disk;
 use crate::support::hosts::{Hosts, machine_id};
 use crate::support::live::eventually;
+use crate::support::tools::static_binary;
 use crate::support::{needs, or_skip};
 
 const INSTALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy/install.sh");
 const NAMES: [&str; 3] = ["ada", "bob", "cleo"];
 const PASSWORD: &str = "correct-horse-battery";
 const READS: usize = 16;
-
-/// Finds the static binary, or returns the reason to skip.
-fn static_binary() -> Result<PathBuf, String> {
-    let log_of = std::env::var_os("BLKKIN_STATIC").map(PathBuf::from);
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist/test/blkkin");
-    let found = log_of.into_iter().chain([built]).find(|file| file.is_file());
-    found.ok_or_else(|| "no static binary: cargo xtask test builds one".to_owned())
-}
 
 /// Starts a broker with a password at this address, which the hosts can reach.
 fn guarded_broker(hosts: &Hosts) -> Result<(Broker, String), String> {

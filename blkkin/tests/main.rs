@@ -106,6 +106,7 @@ mod two_nodes;
 mod upgrade;
 mod usdt;
 mod virtual_machines;
+mod vm_guest;
 mod waits;
 mod writeback;
 mod written_by;

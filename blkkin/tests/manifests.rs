@@ -26,14 +26,6 @@ const AGENT_MOUNTS: [&str; 3] = ["/etc/machine-id", "/var/lib/blkkin-agent", "/r
 /// Capabilities of an agent, exactly.
 const CAPABILITIES: [&str; 5] = ["BPF", "PERFMON", "SYSLOG", "SYS_NICE", "SYS_PTRACE"];
 
-/// Finds the static binary, or returns the reason to skip.
-fn static_binary() -> Result<PathBuf, String> {
-    let output = std::env::var_os("BLKKIN_STATIC").map(PathBuf::from);
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist/test/blkkin");
-    let found = output.into_iter().chain([built]).find(|file| file.is_file());
-    found.ok_or_else(|| "no static binary: cargo xtask test builds one".to_owned())
-}
-
 /// Finds the schemas, or returns the reason to skip.
 fn schemas() -> Result<PathBuf, String> {
     let output = std::env::var_os("BLKKIN_SCHEMAS").map(PathBuf::from);

@@ -25,5 +25,7 @@ mod open_files;
 mod option_list;
 
 pub use block_options::{Aio, CacheMode, ImageOptions};
-pub use machines::{Image, Machine, images_of, is_qemu_program, machine_of, machines, processes};
+pub use machines::{
+    Image, Machine, images_of, is_qemu_program, machine_of, machine_of_qemu, machines, processes,
+};
 pub use open_files::{FileIdentity, OpenFile};

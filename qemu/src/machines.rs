@@ -74,6 +74,15 @@ pub fn machine_of(root: &Path, pid: u32) -> Option<Machine> {
     if program.is_err() && !is_qemu_program(Path::new(arguments.first()?)) {
         return None;
     }
+    Some(named_machine(pid, &arguments))
+}
+
+/// Returns the virtual machine that the command line of a process names. The process is known to run QEMU.
+pub fn machine_of_qemu(root: &Path, pid: u32) -> Option<Machine> {
+    Some(named_machine(pid, &command_line(&process_folder(root, pid))?))
+}
+
+fn named_machine(pid: u32, arguments: &[String]) -> Machine {
     // Of an option that is there twice, QEMU takes the last.
     let value_of = |option: &str| {
         let is_option = |argument: &String| option_name(argument) == Some(option);
@@ -81,7 +90,7 @@ pub fn machine_of(root: &Path, pid: u32) -> Option<Machine> {
     };
     let name =
         value_of("name").and_then(|name| OptionList::parse(name, "guest").get("guest").map(str::to_owned));
-    Some(Machine { pid, name, uuid: value_of("uuid").cloned() })
+    Machine { pid, name, uuid: value_of("uuid").cloned() }
 }
 
 /// Lists the images that a process of QEMU has open, by path. None if the caller may not read which files

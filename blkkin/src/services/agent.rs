@@ -5,6 +5,8 @@
 //! Tracer::run ── bus ── sources ── bus ── EventBatcher → SenderWindow → Kafka
 //!                       │                                └ spool (a folder, bounded)
 //!                       └ --ust, --probes: a thread and a bus each (crate::sources)
+//! with --port, in a guest: EventBatcher → port → the host's agent (port.rs)
+//! thread "guests": records of guests → Kafka (guests.rs)
 //! thread "cluster": creates the topic, reports outages
 //! ```
 //!
@@ -20,15 +22,18 @@
 mod config;
 mod counter_store;
 mod crash_recovery;
+mod guests;
 mod load;
 mod metrics;
 mod pipeline;
+mod port;
 mod replay;
 mod send;
 mod sender_window;
 mod shutdown;
 mod spool_config;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -47,6 +52,7 @@ use crate::service::{ClusterWait, Endpoint, Port, ServiceStatus, Systemd, next_e
 use config::{domain, reject_capture_with_replay};
 use counter_store::CounterStore;
 use crash_recovery::{CrashRecovery, RunMarker};
+use guests::Guests;
 use load::{LoadedTracer, load};
 use metrics::{AgentMetrics, Explained};
 use pipeline::AgentPipeline;
@@ -58,6 +64,9 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     // does not kill it.
     let mut control = ControlReceiver::open()?;
     reject_capture_with_replay(args)?;
+    if let Some(path) = &args.port {
+        return to_host(args, path, control);
+    }
     let Some(brokers) = &args.brokers else { return record(args, control) };
     let settings = settings(brokers, &args.set)?;
     if let Some(folder) = &args.replay {
@@ -119,6 +128,15 @@ fn record(args: &AgentArgs, control: ControlReceiver) -> Result<ExitCode, CliErr
     serve(args, (traced, confined), EventSink::Folder(recorder), None, target, control)
 }
 
+/// Sends to the agent of the host, from inside a virtual machine.
+fn to_host(args: &AgentArgs, path: &Path, control: ControlReceiver) -> Result<ExitCode, CliError> {
+    let port = port::Port::open(path)?;
+    let traced = load(args)?;
+    let confined = traced.confine()?;
+    let target = port.name();
+    serve(args, (traced, confined), EventSink::Host(port), None, target, control)
+}
+
 /// Traces as a service, until a signal or the end of the pipeline.
 fn serve(
     args: &AgentArgs,
@@ -130,6 +148,7 @@ fn serve(
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
     let LoadedTracer { tracer, sources, devices } = loaded;
+    let node = tracer.source().node;
     let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
     let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());
     let source_metrics = (lttng_metrics, usdt_metrics);
@@ -151,7 +170,13 @@ fn serve(
         sink.spool.iter().for_each(|spool| metrics.set_spool(spool.stats()));
     }
     let pipeline = AgentPipeline::start((tracer, drain), sources, sink, target, &control, &metrics)?;
+    let mut guests = None;
     if let Some((settings, crashed_runs)) = cluster {
+        if let Some(folder) = &args.guests {
+            let domain = args.domain.as_deref().map(domain).transpose()?.unwrap_or(node);
+            let stats = metrics.start_guests();
+            guests = Some(Guests::start(folder, &settings, (node, domain), stats, &pipeline.stop)?);
+        }
         metrics.set_crashed_runs(crashed_runs);
         metrics.set_cluster_wait(start_cluster_wait(&settings, args.partitions, &pipeline.stop, &control)?);
     }
@@ -160,7 +185,9 @@ fn serve(
     systemd.ready(&status);
     next_event(&mut control, &systemd, || metrics.heartbeat.since_last());
     systemd.stopping(send::DRAIN_TIMEOUT + send::DRAIN_TIMEOUT);
-    pipeline.finish()
+    let code = pipeline.finish();
+    guests.into_iter().for_each(Guests::join);
+    code
 }
 
 /// Starts to create the topic, in the background.

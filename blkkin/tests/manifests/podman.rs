@@ -19,7 +19,7 @@ use crate::spooling::bpffs::Bpffs;
 use crate::support::disk::Disk;
 use crate::support::live::eventually;
 use crate::support::metrics::{get_as, value};
-use crate::support::tools::{capture, tool};
+use crate::support::tools::{capture, static_binary, tool};
 use crate::support::{needs, or_skip};
 
 /// Limits of processes and files that a user without CAP_SYS_RESOURCE may set.
@@ -102,7 +102,7 @@ fn options(service: &Value, volume: impl Fn(&str) -> PathBuf) -> Vec<String> {
 #[test]
 fn a_killed_agent_of_the_compose_file_leaves_its_spool_and_its_counters() {
     needs!("podman", "runc", "python3", "losetup", "dd", "mount");
-    let binary = or_skip!(super::static_binary());
+    let binary = or_skip!(static_binary());
     let schemas = or_skip!(schemas());
     let disk = or_skip!(Disk::raw(16 << 20));
     let bpffs = or_skip!(Bpffs::mount());

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use blkkin_wire::ids::DeviceId;
@@ -32,6 +32,14 @@ pub(crate) fn capture(command: &mut Command) -> Result<String, String> {
         return Err(format!("{name}: {status}: {}", String::from_utf8_lossy(&stderr).trim()));
     }
     Ok(String::from_utf8(stdout).unwrap().trim().to_owned())
+}
+
+/// Finds the static binary, or returns the reason to skip.
+pub(crate) fn static_binary() -> Result<PathBuf, String> {
+    let given = std::env::var_os("BLKKIN_STATIC").map(PathBuf::from);
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist/test/blkkin");
+    let found = given.into_iter().chain([built]).find(|file| file.is_file());
+    found.ok_or_else(|| "no static binary: cargo xtask test builds one".to_owned())
 }
 
 /// Returns the first two numbers of the running kernel's version.

@@ -8,8 +8,8 @@
 //! another program, has ended, or is a new one with its pid. So what was read is never the name of a later
 //! program, and an exec that follows in a later batch ends it there.
 //!
-//! *Rights*: none are needed. A command line is readable for all users unless /proc is mounted with
-//! `hidepid`; without the right to read the link to its program, its first argument decides.
+//! *Rights*: the thread drops all capabilities. A command line is readable for all users, unless /proc is
+//! mounted with `hidepid`; that the program is QEMU is the kernel's word, by the path of its file.
 //!
 //! *A thread of its own* reads the command lines. They are memory of the process, which may map a page of a
 //! file system that does not respond there. The reader of the rings never waits for that: if the queue is
@@ -25,11 +25,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use blkkin_qemu::{is_qemu_program, machine_of};
+use blkkin_qemu::{is_qemu_program, machine_of_qemu};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, TaskChange, TaskEvent};
 use blkkin_wire::ids::{FileId, Pid};
 use blkkin_wire::virtual_machine::VirtualMachineEvent;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::clock;
 
@@ -137,6 +138,9 @@ fn read_each(requests: &Receiver<Request>, found: &Mutex<Vec<Found>>) {
     // The reader of the rings has raised its priority, which this thread inherits. SAFETY: no memory is
     // passed; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+    let none = CapabilitySet::empty();
+    // A thread that cannot is no worse than before.
+    let _ = set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
     for Request { pid, number } in requests {
         let Some(event) = read(pid) else { continue };
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +152,7 @@ fn read_each(requests: &Receiver<Request>, found: &Mutex<Vec<Found>>) {
 }
 
 fn read(pid: Pid) -> Option<VirtualMachineEvent> {
-    let machine = machine_of(Path::new("/"), pid.0)?;
+    let machine = machine_of_qemu(Path::new("/"), pid.0)?;
     let text = |text: Option<String>| Arc::from(shortened(text.as_deref().unwrap_or_default()));
     let (name, uuid) = (text(machine.name), text(machine.uuid));
     let event = VirtualMachineEvent { time: clock::now(), pid, name, uuid };

@@ -4,7 +4,7 @@
 //! health. *Invariant*: fired = recorded + dropped holds in each scrape, up to the records in the
 //! rings (at most 20 ms of records); accepted = delivered + failed + waiting.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use blkkin_bus::ChannelStats;
@@ -17,6 +17,7 @@ use blkkin_wire::crash_report::CrashedRun;
 
 mod explained;
 mod families;
+use super::guests::GuestStats;
 use crate::service::{ClusterWait, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
 use crate::sources::lttng::LttngMetrics;
 use crate::sources::usdt;
@@ -37,6 +38,8 @@ pub(crate) struct AgentMetrics {
     cluster_wait: OnceLock<ClusterWait>,
     /// Counters of NBD client requests, with `--nbd`.
     nbd: Option<NbdStatsHandle>,
+    /// Counters of guests, with `--guests`.
+    guests: OnceLock<Arc<GuestStats>>,
     explained: Mutex<Explained>,
     unread_modules: UnreadModules,
 }
@@ -73,6 +76,7 @@ impl AgentMetrics {
             usdt,
             cluster_wait,
             nbd,
+            guests: OnceLock::new(),
             explained,
             unread_modules,
         }
@@ -115,6 +119,11 @@ impl AgentMetrics {
     /// Returns whether the cluster or its topic was not found yet.
     pub(crate) fn is_waiting_for_cluster(&self) -> bool {
         self.cluster_wait.get().and_then(ClusterWait::status).is_some()
+    }
+
+    /// Returns the counters of guests, which the metrics report from now on.
+    pub(crate) fn start_guests(&self) -> Arc<GuestStats> {
+        Arc::clone(self.guests.get_or_init(Arc::default))
     }
 
     /// Sets the crashed runs, whose losses the metrics report.
@@ -220,6 +229,7 @@ impl ServiceStatus for AgentMetrics {
         families.extend(self.lttng.iter().flat_map(LttngMetrics::metric_families));
         families.extend(self.usdt.iter().flat_map(usdt::UsdtMetrics::metric_families));
         families.extend(self.nbd.iter().flat_map(|nbd| families::of_nbd(&nbd.get())));
+        families.extend(self.guests.get().into_iter().flat_map(|guests| guests.metric_families()));
         families
     }
 

@@ -14,6 +14,7 @@ use blkkin_wire::ids::NodeId;
 
 use super::crash_recovery::CrashRecovery;
 use super::metrics::AgentMetrics;
+use super::port::{self, Port};
 use super::sender_window::SenderWindow;
 use crate::error::{CliError, Status};
 
@@ -24,6 +25,7 @@ pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) enum EventSink {
     Cluster(Box<ClusterSink>),
     Folder(Recorder),
+    Host(Port),
 }
 
 /// The parts of a sender to a cluster.
@@ -65,6 +67,7 @@ pub(super) fn run(
     match sink {
         EventSink::Cluster(sink) => to_cluster(batches, *sink, stop, metrics),
         EventSink::Folder(recorder) => to_folder(batches, recorder, metrics),
+        EventSink::Host(port) => port::run(batches, port, stop, metrics),
     }
 }
 

@@ -1,0 +1,254 @@
+//! Receives the records of guests, and sends them to Kafka with those of this host.
+//!
+//! ```text
+//! guest: blkkin agent --port ── virtio-serial ── QEMU ── FOLDER/web1.sock ── thread of the guest ── Kafka
+//! ```
+//!
+//! *In*: a folder with one Unix socket for each guest, which QEMU listens on (`-chardev
+//! socket,server=on,wait=off`). *Out*: records of `blkkin.events`, with this host's key, so that one joiner has the
+//! events of both; counters ([`GuestStats`]).
+//!
+//! *Invariant*: a record is acknowledged to the guest once the cluster has it, and not before. Nothing is
+//! stored here: what the cluster does not take waits in the guest, and a new start of this agent is sent it
+//! again.
+//!
+//! *A guest is not trusted.* A record is decoded before it is sent, and refused with its connection if it is
+//! none, or if its node is this host's or another guest's: no guest writes into another's traces. Each guest
+//! has at most [`WINDOW_BYTES`] in flight and sends at most [`BYTES_PER_SECOND`]. Beyond that it waits, and
+//! counts its own losses.
+//!
+//! *Rejected*: a spool of its own (the guest has the records anyway); the guest's own key (the partition of
+//! another node's events would join them apart).
+
+mod connection;
+mod node_claims;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use blkkin_bus::kafka::{Ack, DeliveryHandle, EventProducer, KafkaError, Settings};
+use blkkin_tracer::StopSignal;
+use blkkin_wire::ids::NodeId;
+use tracing::{info, warn};
+
+use super::no_cluster;
+use crate::error::{CliError, cannot_spawn};
+use crate::service::{MetricFamily, MetricKind};
+use node_claims::NodeClaims;
+
+/// Maximum bytes of a guest's records between its port and the cluster.
+const WINDOW_BYTES: usize = 4 << 20;
+/// Maximum rate of a guest.
+const BYTES_PER_SECOND: usize = 16 << 20;
+/// Maximum number of guests.
+const GUESTS_MAX: usize = 1_024;
+/// Interval of looks at the folder, and of attempts to connect.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause after a guest that was refused.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+
+/// Counters of all guests.
+#[derive(Debug, Default)]
+pub(crate) struct GuestStats {
+    connected: AtomicU64,
+    /// Events that the cluster has.
+    delivered: AtomicU64,
+    /// Events that the cluster refused for good.
+    failed: AtomicU64,
+    /// Connections that were ended because of what the guest sent.
+    refused: AtomicU64,
+    /// Records that guests skipped, by their numbers.
+    missing: AtomicU64,
+    /// Bytes of guests that were in no frame.
+    skipped_bytes: AtomicU64,
+}
+
+impl GuestStats {
+    pub(crate) fn metric_families(&self) -> Vec<MetricFamily> {
+        let get = |value: &AtomicU64| value.load(Relaxed) as f64;
+        let outcomes = [("delivered", self.delivered.load(Relaxed)), ("failed", self.failed.load(Relaxed))];
+        vec![
+            MetricFamily::single(
+                MetricKind::Gauge,
+                "guests_connected",
+                "Guests whose port is connected",
+                get(&self.connected),
+            ),
+            MetricFamily::by_label("outcome", "guest_events", "Events of guests", outcomes),
+            MetricFamily::single(
+                MetricKind::Counter,
+                "guests_refused",
+                "Connections that were ended because of what the guest sent",
+                get(&self.refused),
+            ),
+            MetricFamily::single(
+                MetricKind::Counter,
+                "guest_records_missing",
+                "Records that a guest numbered and did not send",
+                get(&self.missing),
+            ),
+            MetricFamily::single(
+                MetricKind::Counter,
+                "guest_bytes_skipped",
+                "Bytes of guests that were in no frame, as after a reconnection",
+                get(&self.skipped_bytes),
+            ),
+        ]
+    }
+}
+
+/// What the threads of all guests share.
+struct Hub {
+    producer: RwLock<EventProducer>,
+    domain: NodeId,
+    next_handle: AtomicU64,
+    /// Records that the producer has, each with its outcome once it is known. One whose connection has
+    /// ended is not here.
+    outcomes: Mutex<HashMap<u64, Option<Ack>>>,
+    claims: Mutex<NodeClaims>,
+    stats: Arc<GuestStats>,
+    stop: StopSignal,
+}
+
+impl Hub {
+    /// Hands a record to the producer. None if it has no room now.
+    fn send(&self, bytes: &[u8], events: u64) -> Result<Option<DeliveryHandle>, KafkaError> {
+        let handle = DeliveryHandle(self.next_handle.fetch_add(1, Relaxed));
+        self.outcomes().insert(handle.0, None);
+        let sent = self.producer().try_send(self.domain, bytes, events, handle);
+        if !matches!(sent, Ok(true)) {
+            self.outcomes().remove(&handle.0);
+        }
+        Ok(sent?.then_some(handle))
+    }
+
+    /// Takes the outcome of a record, if it is known.
+    fn take_outcome(&self, handle: DeliveryHandle) -> Option<Ack> {
+        let mut outcomes = self.outcomes();
+        let ack = (*outcomes.get(&handle.0)?)?;
+        outcomes.remove(&handle.0);
+        Some(ack)
+    }
+
+    /// Forgets a record whose outcome nothing waits for.
+    fn forget(&self, handle: DeliveryHandle) {
+        self.outcomes().remove(&handle.0);
+    }
+
+    /// Takes over the outcomes that the producer has learnt.
+    fn collect_outcomes(&self) {
+        let acks = self.producer().take_acks();
+        let mut outcomes = self.outcomes();
+        for (handle, ack) in acks {
+            if let Some(outcome) = outcomes.get_mut(&handle.0) {
+                *outcome = Some(ack);
+            }
+        }
+    }
+
+    /// Replaces a producer that sends no more.
+    fn recreate_producer(&self) {
+        if !self.producer().has_fatal_error() {
+            return;
+        }
+        let mut producer = self.producer.write().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = producer.recreate() {
+            warn!("records of guests are not sent: {}", error.why);
+        }
+    }
+
+    fn producer(&self) -> RwLockReadGuard<'_, EventProducer> {
+        self.producer.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outcomes(&self) -> MutexGuard<'_, HashMap<u64, Option<Ack>>> {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn claims(&self) -> MutexGuard<'_, NodeClaims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The running threads.
+pub(super) struct Guests(JoinHandle<()>);
+
+impl Guests {
+    /// Starts to look for guests in a folder.
+    pub(super) fn start(
+        folder: &Path,
+        settings: &Settings,
+        (node, domain): (NodeId, NodeId),
+        stats: Arc<GuestStats>,
+        stop: &StopSignal,
+    ) -> Result<Guests, CliError> {
+        let hub = Arc::new(Hub {
+            producer: RwLock::new(EventProducer::new(settings, domain).map_err(no_cluster)?),
+            domain,
+            next_handle: AtomicU64::new(0),
+            outcomes: Mutex::default(),
+            claims: Mutex::new(NodeClaims::new(node)),
+            stats,
+            stop: stop.clone(),
+        });
+        let folder = folder.to_owned();
+        let look = Builder::new().name("guests".to_owned()).spawn(move || look_for_guests(&folder, &hub));
+        look.map(Guests).map_err(|error| cannot_spawn("cannot start a thread", &error))
+    }
+
+    /// Waits for the threads, after `stop`. What the cluster has not acknowledged stays with the guests.
+    pub(super) fn join(self) {
+        // A thread that panicked has printed why.
+        let _ = self.0.join();
+    }
+}
+
+/// Starts a thread for each socket that appears in the folder, until `stop`.
+fn look_for_guests(folder: &Path, hub: &Arc<Hub>) {
+    let mut threads: HashMap<PathBuf, JoinHandle<()>> = HashMap::new();
+    let mut problem = None;
+    while !hub.stop.wait(LOOK_INTERVAL) {
+        hub.recreate_producer();
+        let sockets = match sockets(folder) {
+            Ok(sockets) => sockets,
+            Err(error) => {
+                let error = error.to_string();
+                if problem.as_ref() != Some(&error) {
+                    warn!("no guests: cannot read {}: {error}", folder.display());
+                    problem = Some(error);
+                }
+                continue;
+            }
+        };
+        problem = None;
+        threads.retain(|_, thread| !thread.is_finished());
+        for socket in sockets {
+            if threads.contains_key(&socket) || threads.len() >= GUESTS_MAX {
+                continue;
+            }
+            let (hub, path) = (Arc::clone(hub), socket.clone());
+            let serve = move || connection::serve(&path, &hub);
+            match Builder::new().name("guest".to_owned()).spawn(serve) {
+                Ok(thread) => drop(threads.insert(socket, thread)),
+                Err(error) => warn!("no thread for the guest of {}: {error}", socket.display()),
+            }
+        }
+    }
+    for thread in threads.into_values() {
+        let _ = thread.join();
+    }
+    info!("{} events of guests delivered", hub.stats.delivered.load(Relaxed));
+}
+
+/// Lists the sockets of a folder.
+fn sockets(folder: &Path) -> io::Result<HashSet<PathBuf>> {
+    let entries = std::fs::read_dir(folder)?.flatten();
+    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+    Ok(sockets.map(|entry| entry.path()).collect())
+}

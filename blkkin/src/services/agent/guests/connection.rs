@@ -1,0 +1,299 @@
+//! One guest: its socket, from connecting to the end.
+//!
+//! *In*: bytes of the guest. *Out*: its records to the cluster, and acknowledgements to the guest in the order
+//! of the records. *Invariant*: that of [`super`].
+//!
+//! A record that the cluster refuses for now makes the guest send all again from there, so no record overtakes
+//! another. One that it refuses for good is counted and acknowledged: the guest would send it for ever.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::{Ack, DeliveryHandle};
+use blkkin_guest_port::{Received, Receiver, ReceiverStats};
+use blkkin_wire::v1;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use tracing::{info, warn};
+
+use super::{BYTES_PER_SECOND, Hub, LOOK_INTERVAL, REFUSED_PAUSE, WINDOW_BYTES};
+
+/// Longest wait for bytes of the guest while records are in flight.
+const BUSY_WAIT: Duration = Duration::from_millis(10);
+/// Longest wait for bytes of the guest otherwise, and for a stop.
+const IDLE_WAIT: Duration = Duration::from_millis(200);
+/// Bytes of one read.
+const READ_BYTES: usize = 64 << 10;
+/// Time by which a guest may be ahead of its rate: 1.6 MiB.
+const BURST: Duration = Duration::from_millis(100);
+/// Pause after the cluster has refused a record for now.
+const RESUME_PAUSE: Duration = Duration::from_secs(1);
+
+/// Reason why a connection ended.
+enum End {
+    /// QEMU or this agent ended it.
+    Closed(Option<io::Error>),
+    /// The guest sent something that is refused.
+    Refused(String),
+}
+
+/// Connects to a guest again and again, until its socket is gone or the agent stops.
+pub(super) fn serve(path: &Path, hub: &Hub) {
+    let mut problem = None;
+    while path.exists() && !hub.stop.is_set() {
+        let pause = match UnixStream::connect(path) {
+            Ok(stream) => {
+                problem = None;
+                connected(path, stream, hub)
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if problem.as_ref() != Some(&error) {
+                    warn!("cannot connect to the guest of {}: {error}", path.display());
+                    problem = Some(error);
+                }
+                LOOK_INTERVAL
+            }
+        };
+        if hub.stop.wait(pause) {
+            return;
+        }
+    }
+}
+
+/// Serves a connection to its end; returns the pause before the next one.
+fn connected(path: &Path, stream: UnixStream, hub: &Hub) -> Duration {
+    info!("guest of {} is connected{}", path.display(), machine_name(&stream));
+    hub.stats.connected.fetch_add(1, Relaxed);
+    let end = Connection::new(path, stream, hub).run();
+    hub.claims().release(path);
+    hub.stats.connected.fetch_sub(1, Relaxed);
+    match end {
+        End::Closed(error) => {
+            let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+            info!("guest of {} is disconnected{error}", path.display());
+            LOOK_INTERVAL
+        }
+        End::Refused(why) => {
+            hub.stats.refused.fetch_add(1, Relaxed);
+            warn!("guest of {} is refused: {why}", path.display());
+            REFUSED_PAUSE
+        }
+    }
+}
+
+/// Returns the name of the virtual machine whose process listens on the socket, as an addition to a message.
+fn machine_name(stream: &UnixStream) -> String {
+    let credentials = rustix::net::sockopt::socket_peercred(stream);
+    let pid = credentials.ok().map(|credentials| credentials.pid.as_raw_nonzero().get() as u32);
+    let machine = pid.and_then(|pid| blkkin_qemu::machine_of(Path::new("/"), pid));
+    machine
+        .and_then(|machine| machine.name)
+        .map(|name| format!(": virtual machine `{name}`"))
+        .unwrap_or_default()
+}
+
+/// Record between the guest and the cluster.
+struct InFlight {
+    record: Received,
+    events: u64,
+    /// None until the producer has it.
+    handle: Option<DeliveryHandle>,
+}
+
+struct Connection<'a> {
+    path: &'a Path,
+    stream: UnixStream,
+    hub: &'a Hub,
+    receiver: Receiver,
+    /// Oldest first.
+    in_flight: VecDeque<InFlight>,
+    bytes: usize,
+    output: Vec<u8>,
+    reported: ReceiverStats,
+    /// Time by which the guest would have sent its bytes at [`BYTES_PER_SECOND`].
+    paid_until: Instant,
+    /// End of the pause after a record that was refused for now.
+    paused_until: Option<Instant>,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Connection<'a> {
+    fn new(path: &'a Path, stream: UnixStream, hub: &'a Hub) -> Connection<'a> {
+        // A random number, without a crate for it: std seeds its hashes with one.
+        let receiver = Receiver::new(RandomState::new().hash_one(path));
+        Connection {
+            path,
+            stream,
+            hub,
+            receiver,
+            in_flight: VecDeque::new(),
+            bytes: 0,
+            output: Vec::new(),
+            reported: ReceiverStats::default(),
+            paid_until: Instant::now(),
+            paused_until: None,
+            buffer: vec![0; READ_BYTES],
+        }
+    }
+
+    fn run(&mut self) -> End {
+        if let Err(error) = self.stream.set_nonblocking(true) {
+            return End::Closed(Some(error));
+        }
+        while !self.hub.stop.is_set() {
+            self.take_acks();
+            self.hand_over();
+            if let Err(error) = self.write() {
+                return End::Closed(Some(error));
+            }
+            let has_room = self.has_room(Instant::now());
+            let wait =
+                if self.in_flight.is_empty() && self.output.is_empty() { IDLE_WAIT } else { BUSY_WAIT };
+            match self.wait_and_read(has_room, wait) {
+                Ok(true) => {}
+                Ok(false) => return End::Closed(None),
+                Err(Stopped::Io(error)) => return End::Closed(Some(error)),
+                Err(Stopped::Refused(why)) => return End::Refused(why),
+            }
+        }
+        End::Closed(None)
+    }
+
+    /// Returns whether more bytes of the guest may be taken now.
+    fn has_room(&self, now: Instant) -> bool {
+        let is_within_rate = self.paid_until <= now + BURST;
+        self.bytes < WINDOW_BYTES && is_within_rate && self.paused_until.is_none_or(|end| now >= end)
+    }
+
+    /// Waits for bytes of the guest and takes them; false at the end of the stream.
+    fn wait_and_read(&mut self, has_room: bool, wait: Duration) -> Result<bool, Stopped> {
+        if !has_room {
+            std::thread::sleep(BUSY_WAIT);
+            return Ok(true);
+        }
+        let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as i64 };
+        match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(true),
+            Ok(_) => {}
+            Err(error) => return Err(Stopped::Io(error.into())),
+        }
+        match self.stream.read(&mut self.buffer) {
+            Ok(0) => Ok(false),
+            Ok(count) => {
+                let time = Duration::from_secs_f64(count as f64 / BYTES_PER_SECOND as f64);
+                self.paid_until = self.paid_until.max(Instant::now()) + time;
+                let buffer = std::mem::take(&mut self.buffer);
+                let received = self.receive(&buffer[..count]);
+                self.buffer = buffer;
+                received.map_err(Stopped::Refused).map(|()| true)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(true),
+            Err(error) => Err(Stopped::Io(error)),
+        }
+    }
+
+    /// Takes the records in these bytes, or returns why they are refused.
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let mut records = Vec::new();
+        self.receiver.receive(bytes, |record| records.push(record));
+        self.report_stats();
+        for record in records {
+            let decoded =
+                v1::decode(&record.bytes).map_err(|error| format!("a record is damaged: {error}"))?;
+            let batch = decoded.batch;
+            self.hub.claims().claim(batch.source.node, self.path)?;
+            self.bytes += record.bytes.len();
+            let events = batch.events.len() as u64;
+            self.in_flight.push_back(InFlight { record, events, handle: None });
+        }
+        Ok(())
+    }
+
+    /// Hands records to the producer, in order, while it has room.
+    fn hand_over(&mut self) {
+        for one in self.in_flight.iter_mut().filter(|one| one.handle.is_none()) {
+            match self.hub.send(&one.record.bytes, one.events) {
+                Ok(Some(handle)) => one.handle = Some(handle),
+                Ok(None) => return,
+                Err(error) => {
+                    warn!("records of the guest of {} are not sent: {}", self.path.display(), error.why);
+                    self.paused_until = Some(Instant::now() + RESUME_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes the cluster's answers, and acknowledges the records before the first that has none.
+    fn take_acks(&mut self) {
+        self.hub.collect_outcomes();
+        let mut last = None;
+        while let Some(first) = self.in_flight.front() {
+            let outcome = first.handle.and_then(|handle| self.hub.take_outcome(handle));
+            let counter = match outcome {
+                None => break,
+                Some(Ack::Retriable) => return self.resume(last),
+                Some(Ack::Delivered) => &self.hub.stats.delivered,
+                Some(Ack::Rejected) => &self.hub.stats.failed,
+            };
+            counter.fetch_add(first.events, Relaxed);
+            last = Some(first.record.number);
+            self.bytes -= first.record.bytes.len();
+            self.in_flight.pop_front();
+        }
+        last.into_iter().for_each(|number| self.receiver.acknowledge(number));
+    }
+
+    /// Has the guest send again what the cluster refused for now, and all behind it.
+    fn resume(&mut self, acknowledged: Option<u64>) {
+        acknowledged.into_iter().for_each(|number| self.receiver.acknowledge(number));
+        self.forget_all();
+        self.receiver.resume();
+        self.paused_until = Some(Instant::now() + RESUME_PAUSE);
+    }
+
+    fn forget_all(&mut self) {
+        self.bytes = 0;
+        self.in_flight.drain(..).filter_map(|one| one.handle).for_each(|handle| self.hub.forget(handle));
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        self.output.extend(self.receiver.take_output());
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(count) => drop(self.output.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn report_stats(&mut self) {
+        let stats = self.receiver.stats();
+        self.hub.stats.missing.fetch_add(stats.missing.wrapping_sub(self.reported.missing), Relaxed);
+        let skipped = stats.skipped_bytes - self.reported.skipped_bytes;
+        self.hub.stats.skipped_bytes.fetch_add(skipped, Relaxed);
+        self.reported = stats;
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.forget_all();
+    }
+}
+
+/// Reason why reading stopped.
+enum Stopped {
+    Io(io::Error),
+    Refused(String),
+}

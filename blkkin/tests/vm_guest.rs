@@ -1,0 +1,304 @@
+//! A guest's agent that sends by a virtio-serial port, and the host's agent that receives it.
+//!
+//! *Input*: a stock kernel in QEMU with busybox, the static binary and no network; direct writes to its disk,
+//! while the host's agent is there, is killed, and is back. Guests that are none: bytes, and records of the
+//! host's own node. *Independent count*: the guest's own statistics of its disk (/sys/block/vda/stat).
+
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use blkkin_bus::kafka::Settings;
+use blkkin_guest_port::Sender;
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::event::LayerEvent;
+use blkkin_wire::ids::NodeId;
+use blkkin_wire::v1;
+
+use crate::broker::Broker;
+use crate::spooling::topic::consume;
+use crate::support::service::Service;
+use crate::support::synthetic_batches::batches;
+use crate::support::tools::{capture, static_binary, tool};
+use crate::support::{KillOnDrop, needs, or_skip};
+
+/// Writes of each of the guest's two phases.
+const WRITES: u64 = 300;
+const MACHINE_ID: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
+/// An emulated guest boots in 6 s and loads the programs in 10 s.
+const TIME_LIMIT: Duration = Duration::from_secs(240);
+const SOON: Duration = Duration::from_secs(60);
+
+/// First process of the guest. It writes twice, each time when the host tells it to.
+const INIT: &str = r#"#!/bin/sh
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+exec < /dev/null > /dev/ttyS0 2>&1
+exec 3< /dev/ttyS1
+for module in /modules/*; do insmod "$module"; done
+# The static binary waits until the kernel has random numbers; a read makes it gather some.
+head -c 1 /dev/random > /dev/null
+count() { read -r _ _ _ _ writes _ sectors _ < /sys/block/vda/stat; echo "guest: $1 $writes $sectors"; }
+write() { dd if=/dev/zero of=/dev/vda bs=4096 count=COUNT oflag=direct 2> /dev/null; }
+blkkin agent --port --device vda > /agent.log 2>&1 &
+agent=$!
+until grep -q 'tracing; events go' /agent.log; do kill -0 $agent || { cat /agent.log; poweroff -f; }; sleep 0.2; done
+count before
+write
+echo "guest: written once"
+read -r _ <&3
+write
+echo "guest: written twice"
+read -r _ <&3
+count after
+echo "guest: resident $(grep VmHWM /proc/$agent/status)"
+kill -TERM $agent
+wait $agent
+echo "guest: the agent ended with $?"
+cat /agent.log
+poweroff -f
+"#;
+
+/// Finds the unpacked kernel, or returns the reason to skip.
+fn kernel() -> Result<PathBuf, String> {
+    let given = std::env::var_os("BLKKIN_GUEST_KERNEL").map(PathBuf::from);
+    let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/vm/linux-6.12");
+    let found = given.into_iter().chain([unpacked]).find(|folder| folder.join("vmlinuz").is_file());
+    found.ok_or_else(|| "no kernel for a guest: cargo xtask setup --guests fetches one".to_owned())
+}
+
+/// A guest that runs [`INIT`].
+struct Guest {
+    console: PathBuf,
+    control: UnixStream,
+    _process: KillOnDrop,
+}
+
+impl Guest {
+    fn start(folder: &Path, kernel: &Path, binary: &Path, port: &Path) -> Guest {
+        let archive = archive(folder, kernel, binary);
+        let [console, control, disk] = ["console", "control", "disk.img"].map(|name| folder.join(name));
+        fs::File::create(&disk).unwrap().set_len(16 << 20).unwrap();
+        let mut qemu = tool("qemu-system-x86_64");
+        qemu.args(["-nodefaults", "-no-reboot", "-display", "none", "-name", "web"]);
+        qemu.args(["-accel", "tcg,thread=single", "-cpu", "qemu64", "-smp", "2", "-m", "1024"]);
+        qemu.arg("-serial").arg(format!("file:{}", console.display()));
+        qemu.arg("-serial").arg(format!("unix:{},server=on,wait=off", control.display()));
+        qemu.arg("-drive").arg(format!("file={},if=virtio,format=raw,cache=unsafe", disk.display()));
+        qemu.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=p,name=org.blkkin.0"]);
+        qemu.arg("-chardev").arg(format!("socket,id=p,path={},server=on,wait=off", port.display()));
+        qemu.arg("-kernel").arg(kernel.join("vmlinuz")).arg("-initrd").arg(archive);
+        qemu.args(["-append", "console=ttyS0 loglevel=4 panic=-1"]);
+        let process = KillOnDrop(qemu.stdin(Stdio::null()).spawn().unwrap());
+        let start = Instant::now();
+        let control = loop {
+            match UnixStream::connect(&control) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(start.elapsed() < SOON, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        Guest { console, control, _process: process }
+    }
+
+    fn go(&mut self) {
+        self.control.write_all(b"go\n").unwrap();
+    }
+
+    /// Waits for a line of the guest that begins with this text, and returns the rest of it.
+    fn wait_for(&self, text: &str) -> String {
+        let start = Instant::now();
+        loop {
+            let console = self.console();
+            let rest = console.lines().find_map(|line| line.strip_prefix("guest: ")?.strip_prefix(text));
+            if let Some(rest) = rest {
+                return rest.trim().to_owned();
+            }
+            assert!(start.elapsed() < TIME_LIMIT, "no `{text}` in:\n{console}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn console(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+}
+
+/// Makes the initramfs: busybox, the binary, the driver of the disk.
+fn archive(folder: &Path, kernel: &Path, binary: &Path) -> PathBuf {
+    let root = folder.join("root");
+    for name in ["bin", "dev", "etc", "modules", "proc", "run", "sys", "tmp"] {
+        fs::create_dir_all(root.join(name)).unwrap();
+    }
+    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+    for name in capture(tool("busybox").arg("--list")).unwrap().lines().filter(|name| *name != "busybox") {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+    }
+    capture(tool("strip").arg("-o").arg(root.join("bin/blkkin")).arg(binary)).unwrap();
+    let module = kernel.join("modules/virtio_blk.ko.xz");
+    let unpacked = tool("xz").args(["--decompress", "--stdout"]).arg(module).output().unwrap();
+    assert!(unpacked.status.success(), "{unpacked:?}");
+    fs::write(root.join("modules/virtio_blk.ko"), unpacked.stdout).unwrap();
+    fs::write(root.join("etc/machine-id"), format!("{MACHINE_ID:032x}\n")).unwrap();
+    fs::write(root.join("init"), INIT.replace("COUNT", &WRITES.to_string())).unwrap();
+    fs::set_permissions(root.join("init"), Permissions::from_mode(0o755)).unwrap();
+    let archive = folder.join("initramfs");
+    let pack = format!("find . | busybox cpio -o -H newc > {} 2> /dev/null", archive.display());
+    capture(tool("sh").arg("-c").arg(pack).current_dir(root)).unwrap();
+    archive
+}
+
+/// Starts an agent of the host that traces nothing of its own.
+fn host_agent(folder: &Path, settings: &Settings, guests: &Path) -> Service {
+    let own = std::process::id().to_string();
+    let guests = guests.to_str().unwrap();
+    let args =
+        ["agent", "--brokers", &settings.brokers, "--guests", guests, "--pid", &own, "--syscall", "fsync"];
+    Service::start(folder, "agent", &args)
+}
+
+#[test]
+fn each_request_of_a_guest_arrives_though_the_hosts_agent_is_killed() {
+    needs!("qemu-system-x86_64", "busybox", "strip", "xz");
+    let (kernel, binary) = (or_skip!(kernel()), or_skip!(static_binary()));
+    let broker = or_skip!(Broker::start());
+    let folder = tempfile::tempdir().unwrap();
+    let guests = folder.path().join("guests");
+    fs::create_dir(&guests).unwrap();
+    let settings = broker.settings();
+    let mut agent = host_agent(folder.path(), &settings, &guests);
+    let mut guest = Guest::start(folder.path(), &kernel, &binary, &guests.join("web.sock"));
+    let before = guest.wait_for("before");
+    agent.wait_for_output("is connected: virtual machine `web`", SOON);
+    guest.wait_for("written once");
+    assert!(agent.kill());
+    guest.go();
+    guest.wait_for("written twice");
+    agent.restart();
+    guest.go();
+    let after = guest.wait_for("after");
+    assert_eq!(guest.wait_for("the agent ended with"), "0", "{}\n{}", guest.console(), agent.output());
+    println!("the guest's agent: {}", guest.wait_for("resident"));
+    let (code, output) = agent.finish();
+    assert_eq!(code, Some(0), "{output}");
+
+    let batches: Vec<EventBatch> =
+        consume(&settings).into_iter().filter(|batch| batch.source.node == NodeId(MACHINE_ID)).collect();
+    let lost: u64 = batches.last().map_or(u64::MAX, |batch| batch.stats.lost());
+    assert_eq!(lost, 0, "{}", guest.console());
+    let (mut writes, mut sectors) = (0, 0);
+    for event in batches.iter().flat_map(|batch| &batch.events) {
+        let request = match event {
+            LayerEvent::Request(request) => request,
+            LayerEvent::Pair(pair) => &pair.request,
+            _ => continue,
+        };
+        writes += 1;
+        sectors += u64::from(request.bytes) / 512;
+    }
+    let numbers = |text: &str| text.split(' ').map(|word| word.parse::<u64>().unwrap()).collect::<Vec<_>>();
+    let (before, after) = (numbers(&before), numbers(&after));
+    assert_eq!([writes, sectors], [after[0] - before[0], after[1] - before[1]], "{}", guest.console());
+    assert_eq!(writes, 2 * WRITES);
+}
+
+/// Connects as QEMU does: the guest is the end that accepts.
+fn accept(listener: &UnixListener, agent: &Service) -> UnixStream {
+    listener.set_nonblocking(true).unwrap();
+    let start = Instant::now();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+                return stream;
+            }
+            Err(error) => assert!(start.elapsed() < SOON, "{error}: {}", agent.output()),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sends records as a guest's agent does, until all are acknowledged or the host hangs up; returns whether
+/// they were.
+fn send(stream: &mut UnixStream, records: &[Vec<u8>]) -> bool {
+    let mut sender = Sender::new(64 << 20);
+    for record in records {
+        assert!(sender.add(record, 1));
+    }
+    let start = Instant::now();
+    let mut bytes = [0; 4096];
+    while sender.stats().waiting > 0 {
+        assert!(start.elapsed() < SOON, "{:?}", sender.stats());
+        match stream.read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(count) => sender.receive(&bytes[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return false,
+        }
+        loop {
+            let output = sender.output();
+            if output.is_empty() {
+                break;
+            }
+            match stream.write(output) {
+                Ok(count) => sender.wrote(count),
+                Err(_) => return false,
+            }
+        }
+    }
+    true
+}
+
+#[test]
+fn a_guest_cannot_write_into_other_traces() {
+    needs!();
+    let broker = or_skip!(Broker::start());
+    let folder = tempfile::tempdir().unwrap();
+    let guests = folder.path().join("guests");
+    fs::create_dir(&guests).unwrap();
+    let [good, other] =
+        ["good.sock", "other.sock"].map(|name| UnixListener::bind(guests.join(name)).unwrap());
+    let settings = broker.settings();
+    let agent = host_agent(folder.path(), &settings, &guests);
+    let encoded = |node, calls| batches(node, calls).iter().map(v1::encode).collect::<Vec<_>>();
+
+    // A guest is heard, also behind bytes that are no frame.
+    let mut stream = accept(&good, &agent);
+    stream.write_all(&[b'B'; 5_000]).unwrap();
+    assert!(send(&mut stream, &encoded(7, 40)), "{}", agent.output());
+
+    // Another guest may send nothing of its node, of the host's, and nothing that is no record.
+    let own = u128::from_str_radix(fs::read_to_string("/etc/machine-id").unwrap().trim(), 16).unwrap();
+    for (records, why) in [
+        (encoded(7, 1), "machine id of the guest of"),
+        (encoded(own, 1), "machine id of this host"),
+        (vec![vec![0xff; 100]], "a record is damaged"),
+    ] {
+        let mut stream = accept(&other, &agent);
+        assert!(!send(&mut stream, &records), "{why}");
+        agent.wait_for_output(why, SOON);
+    }
+    // With a node of its own it is heard.
+    let mut stream = accept(&other, &agent);
+    assert!(send(&mut stream, &encoded(8, 10)), "{}", agent.output());
+    let (code, output) = agent.finish();
+    assert_eq!(code, Some(0), "{output}");
+    let forged = batches(own, 1)[0].source.epoch;
+    let mut events = [0; 2];
+    for batch in consume(&settings) {
+        match batch.source.node.0 {
+            7 => events[0] += batch.events.len(),
+            8 => events[1] += batch.events.len(),
+            node => assert!(node == own && batch.source.epoch != forged, "{batch:?}"),
+        }
+    }
+    let expected = |node, calls| batches(node, calls).iter().map(|batch| batch.events.len()).sum::<usize>();
+    assert_eq!(events, [expected(7, 40), expected(8, 10)]);
+}

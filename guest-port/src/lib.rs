@@ -1,0 +1,42 @@
+//! Stream of records from a guest to its host, over a virtio-serial port.
+//!
+//! *In*: in the guest, records (encoded event batches) in order, and bytes that the host sent. In the host,
+//! bytes that the guest sent, and acknowledgements of records that are safe. *Out*: bytes for the other end;
+//! in the host, the records. [`Sender`] is the guest's end, [`Receiver`] the host's; neither does any I/O.
+//! [`frame`] has the format.
+//!
+//! ```text
+//! guest                                                      host
+//! Sender ── RECORD n, n+1, … ──────────────────────────────▶ Receiver ── records ▶ Kafka
+//!    ▲   ◀── RESUME: send all that is not acknowledged ──────   (it has connected)   │
+//!    │   ─── RESUMED: these records follow ─────────────────▶                       │
+//!    └────── ACKNOWLEDGED n: records below n are safe ◀──────────────────────────────┘
+//! ```
+//!
+//! *Invariant*: each record stays in the sender until the host acknowledges it, and the receiver gives out
+//! records in the order of their numbers. So a host's end that goes away and comes back loses none. It gives
+//! out those twice that it had not acknowledged; batches have sequence numbers, by which readers of the topic
+//! drop the second.
+//!
+//! *A port keeps no boundaries.* It has no connections either: the host's end may go away in the middle of a
+//! frame, and what the port held is lost. So frames are found by their mark and checksum. The host begins with
+//! a request to resume, and takes no record before the answer: those are of a request before it, and the
+//! guest sends them again.
+//!
+//! *Hostile input*: a guest is not trusted. A frame longer than [`frame::PAYLOAD_MAX`] is none, bytes that are
+//! no frame are skipped and counted, and numbers are compared only. What the receiver holds is bounded by one
+//! frame.
+//!
+//! *Rejected*: a protocol of request and reply for each record (a round trip under emulation takes 1 ms);
+//! gRPC or HTTP/2 (a port is no network: a new client begins in the middle of the last one's stream).
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
+pub mod frame;
+mod receiver;
+mod sender;
+#[cfg(test)]
+mod tests;
+
+pub use receiver::{Received, Receiver, ReceiverStats};
+pub use sender::{Sender, SenderStats};
