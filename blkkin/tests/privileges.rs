@@ -152,7 +152,7 @@ fn a_trace_keeps_what_its_files_need() {
     assert!(eventually(dropped));
     assert_confined(trace.pid(), |thread| match thread {
         "drain" | "contexts" => CONTEXTS,
-        "signals" => 0,
+        "signals" | "machines" => 0,
         _ => DAC_OVERRIDE,
     });
     read(&disk);
@@ -191,7 +191,7 @@ fn a_command_keeps_its_rights() {
     assert!(eventually(|| fs::read_to_string(&status).unwrap().contains("\nSeccomp:\t2")));
     assert_confined(blkkin.0.id(), |thread| match thread {
         "drain" | "contexts" => CONTEXTS,
-        "signals" => 0,
+        "signals" | "machines" => 0,
         _ => DAC_OVERRIDE | KILL,
     });
     // SAFETY: numbers only; the process has not been waited for.

@@ -11,7 +11,7 @@
 //! | 4 | CRC-32 of the bytes before |
 //! | length | payload; only a RECORD has one |
 //!
-//! *Invariant*: [`Decoder::next`] returns only frames whose checksums fit. After bytes that are no frame it
+//! *Invariant*: [`Decoder::next_frame`] returns only frames whose checksums fit. After bytes that are no frame it
 //! continues at the next mark, so damage costs the frames that it touches and no other.
 
 use std::ops::Range;
@@ -103,7 +103,7 @@ impl Decoder {
     }
 
     /// Returns the next complete frame.
-    pub fn next(&mut self) -> Option<Frame<'_>> {
+    pub fn next_frame(&mut self) -> Option<Frame<'_>> {
         let (header, payload) = self.find()?;
         Some(Frame { kind: header.kind, number: header.number, payload: &self.buffer[payload] })
     }

@@ -60,7 +60,7 @@ impl Receiver {
     /// Takes bytes of the guest, and passes on the records in them.
     pub fn receive(&mut self, bytes: &[u8], mut out: impl FnMut(Received)) {
         self.decoder.add(bytes);
-        while let Some(Frame { kind, number, payload }) = self.decoder.next() {
+        while let Some(Frame { kind, number, payload }) = self.decoder.next_frame() {
             let expected = match (kind, self.expected) {
                 (Kind::Resumed, Expected::Answer) if number == self.request => {
                     self.expected = Expected::First;

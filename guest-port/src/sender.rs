@@ -95,7 +95,7 @@ impl Sender {
     /// Takes bytes that were read from the port.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.decoder.add(bytes);
-        while let Some(Frame { kind, number, .. }) = self.decoder.next() {
+        while let Some(Frame { kind, number, .. }) = self.decoder.next_frame() {
             match kind {
                 // A frame that is being written is completed: the host may have its beginning.
                 Kind::Resume => {

@@ -149,7 +149,7 @@ proptest! {
         // A length that was damaged makes no frame, so nothing waits for more.
         decoder.add(&stream);
         let mut found = Vec::new();
-        while let Some(frame) = decoder.next() {
+        while let Some(frame) = decoder.next_frame() {
             found.push(frame.number as usize);
         }
         let intact = (0..frames.len()).filter(|number| !changed || !frames[*number].contains(&at));

@@ -48,6 +48,7 @@ use crate::enrich::nbd::{NbdRequests, NbdStatsHandle};
 use crate::enrich::tasks::{FollowOnForkGuard, TaskMarks};
 use crate::enrich::usdt::UsdtProbe;
 use crate::enrich::usdt::events::UsdtCollector;
+use crate::enrich::virtual_machines::MachineWatcher;
 use crate::error::TracerError;
 use crate::identity;
 use crate::path_filter::{self, PathFilter};
@@ -106,6 +107,8 @@ pub struct Tracer {
     fault_reports: Vec<ProbeReport>,
     /// Dirty pages are published, for a subscriber that knows them.
     pub(crate) keeps_dirty_events: bool,
+    /// Watches for QEMU's processes. Its thread starts here, while capabilities can still be dropped.
+    pub(crate) machines: Option<MachineWatcher>,
     /// Filter of calls by path, if one is set.
     pub(crate) path_filter: Option<PathFilter>,
     /// The kernel's own I/O is recorded for every task.
@@ -154,6 +157,9 @@ impl Tracer {
             tracer.probe_reports.push(report);
         }
         tracer.prepare_usdt(&config.usdt_probes)?;
+        let no_thread =
+            |error: io::Error| TracerError::System { path: "a thread".into(), reason: error.to_string() };
+        tracer.machines = Some(MachineWatcher::start().map_err(no_thread)?);
         Ok(tracer)
     }
 
@@ -271,6 +277,7 @@ impl Tracer {
             task_marks,
             probe_reports,
             fault_reports: Vec::new(),
+            machines: None,
             keeps_dirty_events: false,
             path_filter,
             whole_machine: config.kernel_origin,

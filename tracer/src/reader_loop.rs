@@ -12,7 +12,6 @@
 mod stages;
 
 use std::collections::BTreeSet;
-use std::io;
 use std::time::{Duration, Instant};
 
 use aya::programs::Program;
@@ -84,7 +83,7 @@ impl Tracer {
         };
         let mut event_loop = EventLoop {
             watcher,
-            machines: MachineWatcher::start().map_err(no_thread)?,
+            machines: self.machines.take(),
             rings: self.map_rings()?,
             devices: std::mem::take(&mut self.devices),
             tracer: self,
@@ -128,18 +127,15 @@ pub fn raise_priority() {
 }
 
 fn start_process_watcher(slots: TlsSlots, config: ContextConfig) -> Result<ProcessWatcher, TracerError> {
-    ProcessWatcher::begin(slots, config).map_err(no_thread)
-}
-
-fn no_thread(error: io::Error) -> TracerError {
-    TracerError::System { path: "a thread".into(), reason: error.to_string() }
+    ProcessWatcher::begin(slots, config)
+        .map_err(|error| TracerError::System { path: "a thread".into(), reason: error.to_string() })
 }
 
 struct EventLoop {
     /// Watches for processes that may publish thread contexts.
     watcher: Option<ProcessWatcher>,
     /// Watches for QEMU's processes.
-    machines: MachineWatcher,
+    machines: Option<MachineWatcher>,
     rings: RingReader,
     tracer: Tracer,
     events: Publisher<EventBatch>,

@@ -30,7 +30,7 @@ use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, TaskChange, TaskEvent};
 use blkkin_wire::ids::{FileId, Pid};
 use blkkin_wire::virtual_machine::VirtualMachineEvent;
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use rustix::thread::{CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities};
 
 use crate::clock;
 
@@ -70,12 +70,20 @@ pub(crate) struct MachineWatcher {
 }
 
 impl MachineWatcher {
-    /// Starts the thread, which ends with the watcher.
+    /// Starts the thread, which ends with the watcher. It has no capability when this returns.
     pub(crate) fn start() -> io::Result<MachineWatcher> {
         let (queue, requests) = sync_channel(QUEUE_MAX);
+        let (dropped, is_confined) = sync_channel(1);
         let found = Arc::<Mutex<Vec<Found>>>::default();
         let output = Arc::clone(&found);
-        thread::Builder::new().name("machines".to_owned()).spawn(move || read_each(&requests, &output))?;
+        let read = move || {
+            drop_capabilities();
+            // The creator waits for it.
+            let _ = dropped.send(());
+            read_each(&requests, &output);
+        };
+        thread::Builder::new().name("machines".to_owned()).spawn(read)?;
+        is_confined.recv().map_err(io::Error::other)?;
         let (programs, requested) = (HashSet::new(), HashMap::new());
         Ok(MachineWatcher { queue, found, programs, requested, requests: 0 })
     }
@@ -133,14 +141,17 @@ impl MachineWatcher {
     }
 }
 
+/// Drops all capabilities of the calling thread. One that cannot is no worse than before.
+fn drop_capabilities() {
+    for capability in CapabilitySet::all().iter() {
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    let none = CapabilitySet::empty();
+    let _ = set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
+}
+
 /// Reads the command line of each requested process, until the watcher is gone.
 fn read_each(requests: &Receiver<Request>, found: &Mutex<Vec<Found>>) {
-    // The reader of the rings has raised its priority, which this thread inherits. SAFETY: no memory is
-    // passed; 0 is the calling thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
-    let none = CapabilitySet::empty();
-    // A thread that cannot is no worse than before.
-    let _ = set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
     for Request { pid, number } in requests {
         let Some(event) = read(pid) else { continue };
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);

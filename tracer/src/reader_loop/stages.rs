@@ -105,8 +105,9 @@ impl EventLoop {
 
     /// Appends the virtual machines of QEMU's processes that were read between the last watermark and this one.
     fn append_virtual_machines(&mut self, batch: &mut PendingBatch) {
-        self.machines.observe(&batch.events);
-        let machines = self.machines.take(self.last_watermark, batch.watermark);
+        let Some(watcher) = &mut self.machines else { return };
+        watcher.observe(&batch.events);
+        let machines = watcher.take(self.last_watermark, batch.watermark);
         batch.events.extend(machines.into_iter().map(|machine| LayerEvent::VirtualMachine(machine.into())));
     }
 
