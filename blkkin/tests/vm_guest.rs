@@ -33,7 +33,7 @@ const MACHINE_ID: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
 const TIME_LIMIT: Duration = Duration::from_secs(240);
 const SOON: Duration = Duration::from_secs(60);
 
-/// First process of the guest. It writes twice, each time when the host tells it to.
+/// First process of the guest. It writes twice, the second time when the host sends a line.
 const INIT: &str = r#"#!/bin/sh
 export PATH=/bin
 mount -t proc proc /proc
@@ -269,7 +269,7 @@ fn a_guest_cannot_write_into_other_traces() {
     let agent = host_agent(folder.path(), &settings, &guests);
     let encoded = |node, calls| batches(node, calls).iter().map(v1::encode).collect::<Vec<_>>();
 
-    // A guest is heard, also behind bytes that are no frame.
+    // A guest's records are taken, also behind bytes that are no frame.
     let mut stream = accept(&good, &agent);
     stream.write_all(&[b'B'; 5_000]).unwrap();
     assert!(send(&mut stream, &encoded(7, 40)), "{}", agent.output());
@@ -285,7 +285,7 @@ fn a_guest_cannot_write_into_other_traces() {
         assert!(!send(&mut stream, &records), "{why}");
         agent.wait_for_output(why, SOON);
     }
-    // With a node of its own it is heard.
+    // With a node of its own its records are taken.
     let mut stream = accept(&other, &agent);
     assert!(send(&mut stream, &encoded(8, 10)), "{}", agent.output());
     let (code, output) = agent.finish();

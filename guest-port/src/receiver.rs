@@ -40,7 +40,7 @@ pub struct Receiver {
     decoder: Decoder,
     /// Number of the last resume request.
     request: u64,
-    /// What is expected next.
+    /// Next frame that is due.
     expected: Expected,
     output: Vec<u8>,
     stats: ReceiverStats,

@@ -8,14 +8,14 @@ fn record(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(1 + number as usize % 50)
 }
 
-/// What happens next on the link.
+/// Step on the link.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// The guest adds a record.
     Add,
-    /// Up to so many bytes pass from the guest to the host.
+    /// Up to N bytes pass from the guest to the host.
     Up(usize),
-    /// Up to so many bytes pass from the host to the guest.
+    /// Up to N bytes pass from the host to the guest.
     Down(usize),
     /// The host acknowledges the oldest record that it has.
     Acknowledge,

@@ -29,6 +29,7 @@ mod pipeline;
 mod port;
 mod replay;
 mod send;
+mod send_totals;
 mod sender_window;
 mod shutdown;
 mod spool_config;
@@ -57,6 +58,7 @@ use load::{LoadedTracer, load};
 use metrics::{AgentMetrics, Explained};
 use pipeline::AgentPipeline;
 use send::{ClusterSink, EventSink};
+use send_totals::DRAIN_TIMEOUT;
 
 /// Traces and sends until a signal.
 pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
@@ -184,7 +186,7 @@ fn serve(
     info!("{status}");
     systemd.ready(&status);
     next_event(&mut control, &systemd, || metrics.heartbeat.since_last());
-    systemd.stopping(send::DRAIN_TIMEOUT + send::DRAIN_TIMEOUT);
+    systemd.stopping(DRAIN_TIMEOUT + DRAIN_TIMEOUT);
     let code = pipeline.finish();
     guests.into_iter().for_each(Guests::join);
     code

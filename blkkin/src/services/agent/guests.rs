@@ -103,7 +103,7 @@ impl GuestStats {
     }
 }
 
-/// What the threads of all guests share.
+/// State that the threads of all guests share.
 struct Hub {
     producer: RwLock<EventProducer>,
     domain: NodeId,

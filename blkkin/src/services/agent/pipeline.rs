@@ -9,7 +9,8 @@ use blkkin_tracer::{StopSignal, TraceSummary, Tracer, TracerError};
 use tracing::info;
 
 use super::metrics::AgentMetrics;
-use super::send::{self, EventSink, SendTotals};
+use super::send::{self, EventSink};
+use super::send_totals::SendTotals;
 use super::shutdown;
 use crate::control::{ControlReceiver, ExitNotifier};
 use crate::error::{CliError, cannot_spawn, panicked};

@@ -22,7 +22,7 @@ use blkkin_wire::batch::EventBatch;
 use tracing::{info, warn};
 
 use super::metrics::AgentMetrics;
-use super::send::{DRAIN_TIMEOUT, SendTotals};
+use super::send_totals::{DRAIN_TIMEOUT, SendTotals};
 use crate::error::CliError;
 
 /// Maximum bytes of records that the host has not acknowledged.

@@ -1,10 +1,9 @@
 //! The sender thread: takes batches, sends Kafka records.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use blkkin_bus::kafka::{BatcherConfig, DeliveryStats, EventBatcher, EventProducer, KafkaError, Record};
+use blkkin_bus::kafka::{BatcherConfig, EventBatcher, EventProducer, KafkaError, Record};
 use blkkin_bus::recording::Recorder;
 use blkkin_bus::spool::Spool;
 use blkkin_bus::{Next, Subscription};
@@ -15,11 +14,9 @@ use blkkin_wire::ids::NodeId;
 use super::crash_recovery::CrashRecovery;
 use super::metrics::AgentMetrics;
 use super::port::{self, Port};
+use super::send_totals::{DRAIN_TIMEOUT, SendTotals};
 use super::sender_window::SenderWindow;
 use crate::error::{CliError, Status};
-
-/// Time for the cluster to accept the remaining records at shutdown.
-pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The target of records.
 pub(super) enum EventSink {
@@ -39,22 +36,6 @@ pub(super) struct ClusterSink {
     pub(super) spool: Option<Spool>,
     pub(super) progress_map: Option<Arc<ProgressMap>>,
     pub(super) crash_recovery: CrashRecovery,
-}
-
-/// Totals of the sender.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SendTotals {
-    pub(super) deliveries: DeliveryStats,
-    /// Events that are too large for a record.
-    pub(super) oversize: u64,
-    /// Events that were not queued at shutdown because the queue was full.
-    pub(super) left: u64,
-    /// Events in flight without an acknowledgement and without a copy in the spool.
-    pub(super) unanswered: u64,
-    /// Batches left in the spool, and the spool's folder.
-    pub(super) spooled: Option<(u64, PathBuf)>,
-    /// The cluster's reason for refused records.
-    pub(super) refused: Option<KafkaError>,
 }
 
 /// Sends until the tracer ends, and waits for the cluster to acknowledge.

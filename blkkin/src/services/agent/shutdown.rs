@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use tracing::info;
 
-use super::send;
-use super::send::SendTotals;
+use super::send_totals::{DRAIN_TIMEOUT, SendTotals};
 use crate::error::{CliError, Status};
 
 /// Logs the totals; returns an error if events were not delivered.
@@ -39,7 +38,7 @@ pub(super) fn summary(totals: SendTotals, target: &str, records_lost: u64) -> Re
             format!(
                 "{} were refused by the cluster{because}, {unanswered} not acknowledged in {} s, {left} not queued, {oversize} larger than a record",
                 deliveries.failed,
-                send::DRAIN_TIMEOUT.as_secs()
+                DRAIN_TIMEOUT.as_secs()
             ),
             remedy,
         )

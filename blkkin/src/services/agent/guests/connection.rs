@@ -103,7 +103,7 @@ fn machine_name(stream: &UnixStream) -> String {
 struct InFlight {
     record: Received,
     events: u64,
-    /// None until the producer has it.
+    /// Handle of the producer; none until it has the record.
     handle: Option<DeliveryHandle>,
 }
 
