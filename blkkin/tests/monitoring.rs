@@ -253,7 +253,10 @@ fn prometheus_has_the_services_metrics_and_its_exemplars_are_traces() {
     let to = format!("zipkin={}", spans.display());
     let cluster = ["--brokers", brokers.as_str()];
     let spool = disk.file("spool").display().to_string();
-    let agent = [&cluster[..], &["--device", disk.name(), "--spool", &spool]].concat();
+    let guests = disk.file("guests");
+    std::fs::create_dir(&guests).unwrap();
+    let guests = guests.display().to_string();
+    let agent = [&cluster[..], &["--device", disk.name(), "--spool", &spool, "--guests", &guests]].concat();
     let agent = Service::start(&disk, "blkkin-agent", &agent, "tracing; events go to");
     let aggregator = Service::start(&disk, "blkkin-aggregator", &cluster, "aggregating; events from");
     let exporter = [&cluster[..], &["--to", &to]].concat();

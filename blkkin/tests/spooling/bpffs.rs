@@ -28,7 +28,9 @@ impl Bpffs {
     pub(crate) fn epochs(&self) -> Vec<StartEpoch> {
         let entries = fs::read_dir(self.path().join("blkkin")).into_iter().flatten();
         let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
-        entries.map(|entry| StartEpoch(u64::from_str_radix(&name(entry), 16).unwrap())).collect()
+        // A directory that is being removed is no run.
+        let runs = entries.map(name).filter(|name| !name.starts_with("removed-"));
+        runs.map(|name| StartEpoch(u64::from_str_radix(&name, 16).unwrap())).collect()
     }
 }
 

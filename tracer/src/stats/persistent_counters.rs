@@ -42,6 +42,8 @@ use crate::stats::source_stats::{DecodeStats, reconcile};
 /// Magic number of a BPF file system (include/uapi/linux/magic.h, BPF_FS_MAGIC).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 const DIR_NAME: &str = "blkkin";
+/// Prefix of a directory that is being removed.
+const REMOVED: &str = "removed-";
 const COUNTERS: &str = "counters";
 const PROGRESS: &str = "ledger";
 
@@ -112,6 +114,11 @@ impl PinDir {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let folder = entry?.path();
+            if is_renamed(&folder) {
+                // Its process was killed meanwhile. What remains is removed by a later start.
+                let _ = remove_renamed(&folder);
+                continue;
+            }
             let lock = File::open(&folder)?;
             if lock.try_lock().is_err() {
                 continue;
@@ -226,11 +233,24 @@ fn create_dir(folder: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes a run's directory. It is renamed first: a process that is killed between two pins leaves no run
+/// with one of them, whose losses the next start would report as unknown after they were reported.
 fn remove(folder: &Path) -> io::Result<()> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let removed = folder.with_file_name(format!("{REMOVED}{name}"));
+    fs::rename(folder, &removed)?;
+    remove_renamed(&removed)
+}
+
+fn remove_renamed(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         fs::remove_file(entry?.path())?;
     }
     fs::remove_dir(folder)
+}
+
+fn is_renamed(folder: &Path) -> bool {
+    folder.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(REMOVED.as_bytes()))
 }
 
 fn filesystem_type(folder: &Path) -> io::Result<u64> {
@@ -256,5 +276,24 @@ mod tests {
         let report = stats.loss_report(None);
         assert_eq!((report.fired.calls, report.read.calls, report.lost().calls), (60, 55, 10));
         assert_eq!(report.lost().bios, 0);
+    }
+
+    /// A process that is killed while it removes a run's pins has reported that run.
+    #[test]
+    fn a_run_whose_removal_began_is_no_crashed_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let pins = PinDir { path: folder.path().to_owned() };
+        let [removed, crashed] = ["removed-0000000000000001", "0000000000000002"].map(|name| {
+            let run = folder.path().join(name);
+            fs::create_dir(&run).unwrap();
+            fs::write(run.join(PROGRESS), "").unwrap();
+            run
+        });
+        let epochs = || pins.orphaned().unwrap().iter().map(|run| run.epoch).collect::<Vec<_>>();
+        assert_eq!(epochs(), [Some(StartEpoch(2))]);
+        assert!(!removed.exists() && crashed.exists());
+        remove(&crashed).unwrap();
+        assert_eq!(epochs(), []);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

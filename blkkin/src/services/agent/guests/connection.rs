@@ -119,7 +119,7 @@ struct Connection<'a> {
     reported: ReceiverStats,
     /// Time by which the guest would have sent its bytes at [`BYTES_PER_SECOND`].
     paid_until: Instant,
-    /// End of the pause after a record that was refused for now.
+    /// End of the pause after a record that the cluster refused for now, or that could not be handed over.
     paused_until: Option<Instant>,
     buffer: Vec<u8>,
 }
@@ -169,7 +169,11 @@ impl<'a> Connection<'a> {
     /// Returns whether more bytes of the guest may be taken now.
     fn has_room(&self, now: Instant) -> bool {
         let is_within_rate = self.paid_until <= now + BURST;
-        self.bytes < WINDOW_BYTES && is_within_rate && self.paused_until.is_none_or(|end| now >= end)
+        self.bytes < WINDOW_BYTES && is_within_rate && !self.is_paused(now)
+    }
+
+    fn is_paused(&self, now: Instant) -> bool {
+        self.paused_until.is_some_and(|end| now < end)
     }
 
     /// Waits for bytes of the guest and takes them; false at the end of the stream.
@@ -218,6 +222,9 @@ impl<'a> Connection<'a> {
 
     /// Hands records to the producer, in order, while it has room.
     fn hand_over(&mut self) {
+        if self.is_paused(Instant::now()) {
+            return;
+        }
         for one in self.in_flight.iter_mut().filter(|one| one.handle.is_none()) {
             match self.hub.send(&one.record.bytes, one.events) {
                 Ok(Some(handle)) => one.handle = Some(handle),
