@@ -280,7 +280,7 @@ mod tests {
 
     /// A process that is killed while it removes a run's pins has reported that run.
     #[test]
-    fn a_run_whose_removal_began_is_no_crashed_run() {
+    fn a_run_that_is_being_removed_is_no_crashed_run() {
         let folder = tempfile::tempdir().unwrap();
         let pins = PinDir { path: folder.path().to_owned() };
         let [removed, crashed] = ["removed-0000000000000001", "0000000000000002"].map(|name| {
