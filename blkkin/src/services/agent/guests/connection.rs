@@ -43,6 +43,12 @@ enum End {
     Refused(String),
 }
 
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        End::Closed(Some(error))
+    }
+}
+
 /// Connects to a guest again and again, until its socket is gone or the agent stops.
 pub(super) fn serve(path: &Path, hub: &Hub) {
     let mut problem = None;
@@ -71,7 +77,7 @@ pub(super) fn serve(path: &Path, hub: &Hub) {
 fn connected(path: &Path, stream: UnixStream, hub: &Hub) -> Duration {
     info!("guest of {} is connected{}", path.display(), machine_name(&stream));
     hub.stats.connected.fetch_add(1, Relaxed);
-    let end = Connection::new(path, stream, hub).run();
+    let end = Connection::new(path, stream, hub).run().err().unwrap_or(End::Closed(None));
     hub.claims().release(path);
     hub.stats.connected.fetch_sub(1, Relaxed);
     match end {
@@ -143,27 +149,21 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn run(&mut self) -> End {
-        if let Err(error) = self.stream.set_nonblocking(true) {
-            return End::Closed(Some(error));
-        }
+    /// Serves the guest until it or the agent ends.
+    fn run(&mut self) -> Result<(), End> {
+        self.stream.set_nonblocking(true)?;
         while !self.hub.stop.is_set() {
             self.take_acks();
             self.hand_over();
-            if let Err(error) = self.write() {
-                return End::Closed(Some(error));
-            }
-            let has_room = self.has_room(Instant::now());
-            let wait =
-                if self.in_flight.is_empty() && self.output.is_empty() { IDLE_WAIT } else { BUSY_WAIT };
-            match self.wait_and_read(has_room, wait) {
-                Ok(true) => {}
-                Ok(false) => return End::Closed(None),
-                Err(Stopped::Io(error)) => return End::Closed(Some(error)),
-                Err(Stopped::Refused(why)) => return End::Refused(why),
+            self.write()?;
+            if self.has_room(Instant::now()) {
+                let is_idle = self.in_flight.is_empty() && self.output.is_empty();
+                self.read_within(if is_idle { IDLE_WAIT } else { BUSY_WAIT })?;
+            } else {
+                std::thread::sleep(BUSY_WAIT);
             }
         }
-        End::Closed(None)
+        Ok(())
     }
 
     /// Returns whether more bytes of the guest may be taken now.
@@ -176,30 +176,26 @@ impl<'a> Connection<'a> {
         self.paused_until.is_some_and(|end| now < end)
     }
 
-    /// Waits for bytes of the guest and takes them; false at the end of the stream.
-    fn wait_and_read(&mut self, has_room: bool, wait: Duration) -> Result<bool, Stopped> {
-        if !has_room {
-            std::thread::sleep(BUSY_WAIT);
-            return Ok(true);
-        }
+    /// Waits up to `wait` for bytes of the guest, and takes them.
+    fn read_within(&mut self, wait: Duration) -> Result<(), End> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as i64 };
         match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) | Err(Errno::INTR) => return Ok(true),
+            Ok(0) | Err(Errno::INTR) => return Ok(()),
             Ok(_) => {}
-            Err(error) => return Err(Stopped::Io(error.into())),
+            Err(error) => return Err(io::Error::from(error).into()),
         }
         match self.stream.read(&mut self.buffer) {
-            Ok(0) => Ok(false),
+            Ok(0) => Err(End::Closed(None)),
             Ok(count) => {
                 let time = Duration::from_secs_f64(count as f64 / BYTES_PER_SECOND as f64);
                 self.paid_until = self.paid_until.max(Instant::now()) + time;
                 let buffer = std::mem::take(&mut self.buffer);
                 let received = self.receive(&buffer[..count]);
                 self.buffer = buffer;
-                received.map_err(Stopped::Refused).map(|()| true)
+                received.map_err(End::Refused)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(true),
-            Err(error) => Err(Stopped::Io(error)),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -297,10 +293,4 @@ impl Drop for Connection<'_> {
     fn drop(&mut self) {
         self.forget_all();
     }
-}
-
-/// Reason why reading stopped.
-enum Stopped {
-    Io(io::Error),
-    Refused(String),
 }
