@@ -84,7 +84,7 @@ impl TraceFilter {
 
     /// Returns an error if a virtual machine does not run now. A service may start before it.
     pub(crate) fn require_machines(&self) -> Result<(), CliError> {
-        self.machines.iter().try_for_each(|machine| virtual_machines::require(machine).map(drop))
+        self.machines.iter().try_for_each(|machine| virtual_machines::require(machine))
     }
 
     /// Returns the scope of tracing: the named processes and their descendants, or everything.

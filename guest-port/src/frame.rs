@@ -11,7 +11,7 @@
 //! | 4 | CRC-32 of the bytes before |
 //! | length | payload; only a RECORD has one |
 //!
-//! *Invariant*: [`Decoder::next_frame`] returns only frames whose checksums fit. After bytes that are no frame it
+//! *Invariant*: [`Decoder::next_frame`] returns only frames with checksums that fit. After bytes that are no frame it
 //! continues at the next mark, so damage costs the frames that it touches and no other.
 
 use std::ops::Range;

@@ -9,12 +9,12 @@ use crate::error::CliError;
 use crate::suggest::suggest;
 
 /// Returns an error if no virtual machine of this host has this name or UUID, or several have it.
-pub(super) fn require(value: &str) -> Result<Pid, CliError> {
+pub(super) fn require(value: &str) -> Result<(), CliError> {
     let machines = blkkin_qemu::machines(Path::new("/")).map_err(|error| {
         let problem = format!("cannot look up the virtual machine `{value}`");
         CliError::usage(problem, format!("/proc: {error}"), "mount /proc, or --tree PID")
     })?;
-    find(&machines, value)
+    find(&machines, value).map(drop)
 }
 
 /// Returns whether a virtual machine has this name or UUID.

@@ -150,7 +150,6 @@ fn serve(
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
     let LoadedTracer { tracer, sources, devices } = loaded;
-    let node = tracer.source().node;
     let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
     let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());
     let source_metrics = (lttng_metrics, usdt_metrics);
@@ -168,16 +167,16 @@ fn serve(
         Arc::clone(&metrics) as Arc<dyn ServiceStatus>,
     )?;
     let status = format!("tracing; events go to {target}");
+    let mut ids = None;
     if let EventSink::Cluster(sink) = &sink {
         sink.spool.iter().for_each(|spool| metrics.set_spool(spool.stats()));
+        ids = Some((sink.node, sink.domain));
     }
     let pipeline = AgentPipeline::start((tracer, drain), sources, sink, target, &control, &metrics)?;
     let mut guests = None;
     if let Some((settings, crashed_runs)) = cluster {
-        if let Some(folder) = &args.guests {
-            let domain = args.domain.as_deref().map(domain).transpose()?.unwrap_or(node);
-            let stats = metrics.start_guests();
-            guests = Some(Guests::start(folder, &settings, (node, domain), stats, &pipeline.stop)?);
+        if let (Some(folder), Some(ids)) = (&args.guests, ids) {
+            guests = Some(Guests::start(folder, &settings, ids, metrics.start_guests(), &pipeline.stop)?);
         }
         metrics.set_crashed_runs(crashed_runs);
         metrics.set_cluster_wait(start_cluster_wait(&settings, args.partitions, &pipeline.stop, &control)?);

@@ -1,4 +1,4 @@
-//! Names of the virtual machines whose QEMU processes are traced.
+//! Names of the virtual machines that traced QEMU processes run.
 //!
 //! *In*: the tracer's own events: files, which have the paths of programs, and tasks; and the command line
 //! of each process whose program is QEMU. *Out*: one [`VirtualMachineEvent`] for each such process, some ms

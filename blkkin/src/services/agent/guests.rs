@@ -77,7 +77,7 @@ impl GuestStats {
             MetricFamily::single(
                 MetricKind::Gauge,
                 "guests_connected",
-                "Guests whose port is connected",
+                "Guests with a connected port",
                 get(&self.connected),
             ),
             MetricFamily::by_label("outcome", "guest_events", "Events of guests", outcomes),
@@ -108,8 +108,8 @@ struct Hub {
     producer: RwLock<EventProducer>,
     domain: NodeId,
     next_handle: AtomicU64,
-    /// Records that the producer has, each with its outcome once it is known. One whose connection has
-    /// ended is not here.
+    /// Records that the producer has, each with its outcome once it is known. Those of a connection that
+    /// has ended are not here.
     outcomes: Mutex<HashMap<u64, Option<Ack>>>,
     claims: Mutex<NodeClaims>,
     stats: Arc<GuestStats>,
@@ -136,7 +136,7 @@ impl Hub {
         Some(ack)
     }
 
-    /// Forgets a record whose outcome nothing waits for.
+    /// Forgets a record: nothing waits for its outcome.
     fn forget(&self, handle: DeliveryHandle) {
         self.outcomes().remove(&handle.0);
     }

@@ -129,7 +129,7 @@ impl<'a> Link<'a> {
                 totals.left += record.events;
                 return;
             }
-            // Waiting for a host whose agent is away is healthy.
+            // Waiting for the host's agent is healthy.
             self.metrics.heartbeat.beat();
             std::thread::sleep(BUSY_INTERVAL);
             self.waited += BUSY_INTERVAL;

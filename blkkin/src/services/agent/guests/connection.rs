@@ -94,7 +94,7 @@ fn connected(path: &Path, stream: UnixStream, hub: &Hub) -> Duration {
     }
 }
 
-/// Returns the name of the virtual machine whose process listens on the socket, as an addition to a message.
+/// Returns the name of the virtual machine that listens on the socket, as an addition to a message.
 fn machine_name(stream: &UnixStream) -> String {
     let credentials = rustix::net::sockopt::socket_peercred(stream);
     let pid = credentials.ok().map(|credentials| credentials.pid.as_raw_nonzero().get() as u32);

@@ -14,7 +14,7 @@ pub(super) struct NodeClaims {
 }
 
 impl NodeClaims {
-    /// Creates the claims of a host, whose own node no guest may have.
+    /// Creates the claims of a host. No guest may have its own node.
     pub(super) fn new(own: NodeId) -> NodeClaims {
         NodeClaims { own, guests: HashMap::new() }
     }
