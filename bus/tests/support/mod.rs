@@ -132,7 +132,9 @@ impl Broker {
 
     fn java(&self, class: &str) -> Command {
         let mut java = Command::new("java");
-        java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"]);
+        java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
+        // `cargo xtask test` makes this archive of classes. Java ignores it where it is absent.
+        java.arg(format!("-XX:SharedArchiveFile={}.jsa", self.jars.display())).arg("-cp");
         java.arg(format!("{}/*", self.jars.display())).arg(class);
         java
     }

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::interrupt;
 
-pub(crate) use kafka::Kafka;
+pub(crate) use kafka::{Kafka, archive_classes};
 pub(crate) use zipkin::Zipkin;
 
 /// Interval between two checks.

@@ -34,6 +34,7 @@ use anyhow::Result;
 
 use crate::bench::callgrind::{self, Gate};
 use crate::dist;
+use crate::servers::archive_classes;
 use crate::setup::{self, Purpose};
 use crate::timing::Timings;
 use crate::workspace::Workspace;
@@ -84,6 +85,10 @@ fn run_tiers(
     }
     if let Err(error) = timings.time("static publisher", || publisher::build(workspace)) {
         println!("no static publisher of thread contexts for the tests: {error:#}");
+    }
+    // Without it the brokers of the tests only start later.
+    if let Err(error) = timings.time("class archive", || archive_classes(workspace)) {
+        println!("no archive of the broker's classes for the tests: {error:#}");
     }
     let programs = timings.time("build", || programs::build(workspace))?;
     let run_tier = |tier: Tier, stats: &mut TestStats| {
