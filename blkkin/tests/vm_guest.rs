@@ -22,7 +22,7 @@ use blkkin_wire::v1;
 use crate::broker::Broker;
 use crate::spooling::topic::consume;
 use crate::support::service::Service;
-use crate::support::synthetic_batches::batches;
+use crate::support::synthetic_batches::{batches, batches_of_start};
 use crate::support::tools::{capture, static_binary, tool};
 use crate::support::{KillOnDrop, needs, or_skip};
 
@@ -288,6 +288,9 @@ fn a_guest_cannot_write_into_other_traces() {
     // With a node of its own its records are taken.
     let mut stream = accept(&other, &agent);
     assert!(send(&mut stream, &encoded(8, 10)), "{}", agent.output());
+    // Its agent is started again: it knows nothing of the stream, and the port shows the host nothing of it.
+    let restarted = batches_of_start(8, 1, 20);
+    assert!(send(&mut stream, &restarted.iter().map(v1::encode).collect::<Vec<_>>()), "{}", agent.output());
     let (code, output) = agent.finish();
     assert_eq!(code, Some(0), "{output}");
     let forged = batches(own, 1)[0].source.epoch;
@@ -299,6 +302,6 @@ fn a_guest_cannot_write_into_other_traces() {
             node => assert!(node == own && batch.source.epoch != forged, "{batch:?}"),
         }
     }
-    let expected = |node, calls| batches(node, calls).iter().map(|batch| batch.events.len()).sum::<usize>();
-    assert_eq!(events, [expected(7, 40), expected(8, 10)]);
+    let expected = |batches: &[EventBatch]| batches.iter().map(|batch| batch.events.len()).sum::<usize>();
+    assert_eq!(events, [expected(&batches(7, 40)), expected(&batches(8, 10)) + expected(&restarted)]);
 }

@@ -23,6 +23,11 @@
 //! a request to resume, and takes no record before the answer: those are of a request before it, and the
 //! guest sends them again.
 //!
+//! *The guest can be wrong about the host's end.* Its driver learns by another queue than the data's that a
+//! process of the host has connected or left. So the first request may arrive while the port still reads as
+//! closed, and the sender forgets it. A guest's agent that was started again never saw one. The host therefore
+//! asks again while the guest is silent and nothing of it is in flight.
+//!
 //! *Hostile input*: a guest is not trusted. A frame longer than [`frame::PAYLOAD_MAX`] is none, bytes that are
 //! no frame are skipped and counted, and numbers are compared only. What the receiver holds is bounded by one
 //! frame.

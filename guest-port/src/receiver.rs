@@ -90,7 +90,8 @@ impl Receiver {
         encode(Frame { kind: Kind::Acknowledged, number, payload: &[] }, &mut self.output);
     }
 
-    /// Asks the guest to send every record again that is not acknowledged.
+    /// Asks the guest to send every record again that is not acknowledged. Also for a guest that has been
+    /// silent: it may have missed the last request, or have a new agent.
     pub fn resume(&mut self) {
         self.request = self.request.wrapping_add(1);
         self.expected = Expected::Answer;

@@ -28,6 +28,10 @@ use super::{BYTES_PER_SECOND, Hub, LOOK_INTERVAL, REFUSED_PAUSE, WINDOW_BYTES};
 const BUSY_WAIT: Duration = Duration::from_millis(10);
 /// Longest wait for bytes of the guest otherwise, and for a stop.
 const IDLE_WAIT: Duration = Duration::from_millis(200);
+/// Silence after which a guest without records in flight is asked again to resume. It doubles up to the maximum
+/// with each request, so that one that answers slowly is not interrupted for ever.
+const SILENCE: Duration = Duration::from_secs(1);
+const SILENCE_MAX: Duration = Duration::from_secs(8);
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 /// Time by which a guest may be ahead of its rate: 1.6 MiB.
@@ -127,6 +131,10 @@ struct Connection<'a> {
     paid_until: Instant,
     /// End of the pause after a record that the cluster refused for now, or that could not be handed over.
     paused_until: Option<Instant>,
+    /// Time of the guest's last bytes, or of the last request after them.
+    silent_since: Instant,
+    /// Silence after which it is asked again.
+    silence: Duration,
     buffer: Vec<u8>,
 }
 
@@ -145,6 +153,8 @@ impl<'a> Connection<'a> {
             reported: ReceiverStats::default(),
             paid_until: Instant::now(),
             paused_until: None,
+            silent_since: Instant::now(),
+            silence: SILENCE,
             buffer: vec![0; READ_BYTES],
         }
     }
@@ -155,6 +165,7 @@ impl<'a> Connection<'a> {
         while !self.hub.stop.is_set() {
             self.take_acks();
             self.hand_over();
+            self.ask_if_silent();
             self.write()?;
             if self.has_room(Instant::now()) {
                 let is_idle = self.in_flight.is_empty() && self.output.is_empty();
@@ -188,7 +199,9 @@ impl<'a> Connection<'a> {
             Ok(0) => Err(End::Closed(None)),
             Ok(count) => {
                 let time = Duration::from_secs_f64(count as f64 / BYTES_PER_SECOND as f64);
-                self.paid_until = self.paid_until.max(Instant::now()) + time;
+                let now = Instant::now();
+                self.paid_until = self.paid_until.max(now) + time;
+                self.silent_since = now;
                 let buffer = std::mem::take(&mut self.buffer);
                 let received = self.receive(&buffer[..count]);
                 self.buffer = buffer;
@@ -210,6 +223,7 @@ impl<'a> Connection<'a> {
             let batch = decoded.batch;
             self.hub.claims().claim(batch.source.node, self.path)?;
             self.bytes += record.bytes.len();
+            self.silence = SILENCE;
             let events = batch.events.len() as u64;
             self.in_flight.push_back(InFlight { record, events, handle: None });
         }
@@ -265,6 +279,16 @@ impl<'a> Connection<'a> {
     fn forget_all(&mut self) {
         self.bytes = 0;
         self.in_flight.drain(..).filter_map(|one| one.handle).for_each(|handle| self.hub.forget(handle));
+    }
+
+    /// Asks a silent guest again to resume, because it may have missed the request or have a new agent.
+    fn ask_if_silent(&mut self) {
+        // Records in flight would be sent again.
+        if self.in_flight.is_empty() && self.silent_since.elapsed() >= self.silence {
+            self.receiver.resume();
+            self.silent_since = Instant::now();
+            self.silence = (self.silence * 2).min(SILENCE_MAX);
+        }
     }
 
     fn write(&mut self) -> io::Result<()> {
