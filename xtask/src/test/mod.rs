@@ -5,11 +5,12 @@
 //! | quick | unit, property and golden-file tests of every crate, then doc tests | caller |
 //! | instructions | instruction counts of the pipeline's stages, against `bench/callgrind.json` | caller |
 //! | services | those modules of `blkkin/tests/` that [`programs`] lists: services and brokers, one at a time | root |
+//! | waiting | more modules of `blkkin/tests/` that [`programs`] lists: they mostly wait, one at a time | root |
 //! | guests | a subset of the system tests inside other kernels, and what such kernels reject (`vm`) | caller |
 //! | system | the other modules of `blkkin/tests/`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
 //!
-//! The guests and the instruction counts run together with the quick tests and the tests of services, which
-//! leave half of two CPUs idle or wait for a broker or a time limit. Tests that measure time, or count what the
+//! The guests, the instruction counts and the waiting tests run together with the quick tests and the tests of
+//! services, which leave half of two CPUs idle or wait for a broker or a time limit. Tests that measure time, or count what the
 //! kernel side lost, run alone. What runs with others is reported after them.
 //!
 //! *Rejected*: guests on the CPUs that the system tests leave idle (SCHED_IDLE), and services together
@@ -108,6 +109,8 @@ fn run_tiers(
             });
         }
         let programs = &programs;
+        let waiting = reports.clone();
+        scope.spawn(move || run_waiting(workspace, programs, filter, &waiting));
         scope.spawn(move || guests(workspace, programs, filter, reports));
         timings.time("quick tests", || {
             run_tier(Tier::Quick, stats);
@@ -115,12 +118,29 @@ fn run_tiers(
                 .unwrap_or_else(|error| stats.add_error("documentation", &error));
         });
         timings.time("services", || run_tier(Tier::Service, stats));
-        timings.time("rest of instructions and guests", || {
+        timings.time("rest of waiting tests, instructions and guests", || {
             received.into_iter().for_each(|report| report(stats));
         });
     });
     timings.time("system tests", || run_tier(Tier::System, stats));
     Ok(())
+}
+
+/// Runs the waiting tests and sends a report of each program.
+fn run_waiting(
+    workspace: &Workspace,
+    programs: &[TestProgram],
+    filter: Option<&str>,
+    reports: &Sender<Report>,
+) {
+    for program in programs.iter().filter(|program| program.tier == Tier::Waiting) {
+        let report = runner::run_beside(workspace, program, filter).unwrap_or_else(|error| {
+            let name = program.name.clone();
+            Some(Box::new(move |stats: &mut TestStats| stats.add_error(&name, &error)))
+        });
+        // The receiver is only dropped before this thread ends if the run panicked.
+        report.into_iter().for_each(|report| drop(reports.send(report)));
+    }
 }
 
 fn instructions(gate: Result<Gate>, stats: &mut TestStats) {

@@ -23,6 +23,8 @@ pub(crate) enum Tier {
     System,
     /// With root, one test at a time, while guests run.
     Service,
+    /// Like [`Tier::Service`], at the same time as those and the quick tests.
+    Waiting,
     /// Only inside a guest, because the tests need a kernel that rejects something.
     Guest,
 }
@@ -46,6 +48,24 @@ const SERVICES: &[&str] = &[
     "secured",
     "soak",
     "spool",
+];
+
+/// Modules of the waiting tier: like [`SERVICES`], and most of their time they wait for a process or a time limit.
+/// They share no device, session of LTTng or port with the tests of the other tiers. All pass beside four busy
+/// loops on two CPUs, in at most twice their time.
+const WAITING: &[&str] = &[
+    "agent",
+    "cluster",
+    "context",
+    "install",
+    "manifests",
+    "outputs",
+    "publishing",
+    "remote_links",
+    "service",
+    "systemd",
+    "upgrade",
+    "vm_guest",
 ];
 
 /// Compiled test program, or a module of one.
@@ -94,6 +114,7 @@ fn modules(integration: &TestProgram, list: &str) -> Vec<TestProgram> {
         tier: match module {
             _ if module.starts_with(GUEST) => Tier::Guest,
             _ if SERVICES.contains(&module) => Tier::Service,
+            _ if WAITING.contains(&module) => Tier::Waiting,
             _ => Tier::System,
         },
     };
@@ -144,7 +165,7 @@ mod tests {
     #[test]
     fn each_module_of_the_integration_tests_is_a_program_with_its_own_tier() {
         let integration = reported("blkkin", "test", INTEGRATION).expect("a test program");
-        let list = "fio::reads: test\nsoak::kills: test\nguest_scsi::writes: test\nfio::deep::writes: test\n\n4 tests\n";
+        let list = "fio::reads: test\nsoak::kills: test\nagent::starts: test\nguest_scsi::writes: test\nfio::deep::writes: test\n\n4 tests\n";
         let modules = modules(&integration, list);
         let modules: Vec<_> =
             modules.iter().map(|one| (&*one.name, one.tier, one.module_tests.as_deref())).collect();
@@ -152,6 +173,7 @@ mod tests {
         assert_eq!(
             modules,
             [
+                ("blkkin/tests/agent", Tier::Waiting, Some(&*names(&["agent::starts"]))),
                 ("blkkin/tests/fio", Tier::System, Some(&*names(&["fio::reads", "fio::deep::writes"]))),
                 ("blkkin/tests/guest_scsi", Tier::Guest, Some(&*names(&["guest_scsi::writes"]))),
                 ("blkkin/tests/soak", Tier::Service, Some(&*names(&["soak::kills"]))),
@@ -165,7 +187,7 @@ mod tests {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("blkkin").join("tests");
         let main = std::fs::read_to_string(tests.join("main.rs")).expect("main.rs");
         let is_module = |name: &str| main.contains(&format!("\nmod {name};\n"));
-        for name in SERVICES {
+        for name in SERVICES.iter().chain(WAITING) {
             assert!(is_module(name), "{name}");
         }
         for entry in std::fs::read_dir(&tests).expect("the folder of tests") {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::Report;
 use super::programs::{TestProgram, Tier};
 use super::stats::{ProgramStats, TestStats};
 use crate::dist;
@@ -22,12 +23,43 @@ const REST_OF_OUTPUT: Duration = Duration::from_secs(1);
 /// Interval of checks whether the program ended.
 const POLL: Duration = Duration::from_millis(50);
 
+/// Runs the tests of a program whose name contains `filter`, or all.
 pub(super) fn run(
     workspace: &Workspace,
     program: &TestProgram,
     filter: Option<&str>,
     stats: &mut TestStats,
 ) -> Result<()> {
+    match command(workspace, program, filter)? {
+        Some(command) => run_counted(&program.name, command, stats),
+        None => Ok(()),
+    }
+}
+
+/// Like [`run`], and reports when it is over; `None` if no test is selected.
+pub(super) fn run_beside(
+    workspace: &Workspace,
+    program: &TestProgram,
+    filter: Option<&str>,
+) -> Result<Option<Report>> {
+    let Some(command) = command(workspace, program, filter)? else { return Ok(None) };
+    let name = program.name.clone();
+    let mut count = ProgramStats::new(&name);
+    let (start, mut lines) = (Instant::now(), Vec::new());
+    let status = each_line(command, |line| {
+        if count.line(line) {
+            lines.push(line.to_owned());
+        }
+    })?;
+    let time = seconds(start.elapsed());
+    Ok(Some(Box::new(move |stats| {
+        println!("\n== {name}\n{}\n{name}: {time}", lines.join("\n"));
+        stats.add(count, status);
+    })))
+}
+
+/// Returns the command that runs a program's tests; `None` if no test is selected.
+fn command(workspace: &Workspace, program: &TestProgram, filter: Option<&str>) -> Result<Option<Command>> {
     // libtest's own filter, as it is given, or the names that contain it.
     let selected: Vec<&str> = match &program.module_tests {
         None => filter.into_iter().collect(),
@@ -37,10 +69,10 @@ pub(super) fn run(
         }
     };
     if selected == ["--exact"] {
-        return Ok(());
+        return Ok(None);
     }
     let mut command = match program.tier {
-        Tier::System | Tier::Service if shell::is_root() || can_become_root() => {
+        Tier::System | Tier::Service | Tier::Waiting if shell::is_root() || can_become_root() => {
             shell::privileged("env", &format!("{}, which traces the kernel", program.name))?
         }
         // Without root, the tests that need it report that they are skipped.
@@ -58,12 +90,12 @@ pub(super) fn run(
     // In the foreground, so that Ctrl-C reaches the test too.
     command.args(["timeout", "--foreground", "--kill-after=10", &PROGRAM_SECONDS_MAX.to_string()]);
     command.arg(&program.executable).arg("--show-output").args(selected);
-    if matches!(program.tier, Tier::System | Tier::Service) {
+    if matches!(program.tier, Tier::System | Tier::Service | Tier::Waiting) {
         command.arg("--test-threads=1");
     }
     // Relative paths in a test start at its crate, as with cargo.
     command.current_dir(&program.folder);
-    run_counted(&program.name, command, stats)
+    Ok(Some(command))
 }
 
 /// Runs the examples in the documentation, which only cargo can build.
