@@ -18,6 +18,7 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::NodeId;
 use blkkin_wire::v1;
+use blkkin_wire::virtual_machine::VirtualMachineEvent;
 
 use crate::broker::Broker;
 use crate::spooling::topic::consume;
@@ -28,6 +29,7 @@ use crate::support::{KillOnDrop, needs, or_skip};
 
 /// Writes of each of the guest's two phases.
 const WRITES: u64 = 300;
+const UUID: &str = "11111111-2222-3333-4444-555555555555";
 const MACHINE_ID: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
 /// An emulated guest boots in 6 s and loads the programs in 10 s.
 const TIME_LIMIT: Duration = Duration::from_secs(240);
@@ -86,7 +88,7 @@ impl Guest {
         let [console, control, disk] = ["console", "control", "disk.img"].map(|name| folder.join(name));
         fs::File::create(&disk).unwrap().set_len(16 << 20).unwrap();
         let mut qemu = tool("qemu-system-x86_64");
-        qemu.args(["-nodefaults", "-no-reboot", "-display", "none", "-name", "web"]);
+        qemu.args(["-nodefaults", "-no-reboot", "-display", "none", "-name", "web", "-uuid", UUID]);
         qemu.args(["-accel", "tcg,thread=single", "-cpu", "qemu64", "-smp", "2", "-m", "1024"]);
         qemu.arg("-serial").arg(format!("file:{}", console.display()));
         qemu.arg("-serial").arg(format!("unix:{},server=on,wait=off", control.display()));
@@ -192,6 +194,12 @@ fn each_request_of_a_guest_arrives_though_the_hosts_agent_is_killed() {
         consume(&settings).into_iter().filter(|batch| batch.source.node == NodeId(MACHINE_ID)).collect();
     let lost: u64 = batches.last().map_or(u64::MAX, |batch| batch.stats.lost());
     assert_eq!(lost, 0, "{}", guest.console());
+    // The host names the machine in each record with events.
+    for batch in batches.iter().filter(|batch| !batch.events.is_empty()) {
+        let last = batch.events.last().unwrap();
+        let LayerEvent::VirtualMachine(machine) = last else { panic!("{last:?}") };
+        assert!(machine.is_of_node() && &*machine.name == "web" && &*machine.uuid == UUID, "{machine:?}");
+    }
     let (mut writes, mut sectors) = (0, 0);
     for event in batches.iter().flat_map(|batch| &batch.events) {
         let request = match event {
@@ -274,12 +282,22 @@ fn a_guest_cannot_write_into_other_traces() {
     stream.write_all(&[b'B'; 5_000]).unwrap();
     assert!(send(&mut stream, &encoded(7, 40)), "{}", agent.output());
 
-    // Another guest may send nothing of its node, of the host's, and nothing that is no record.
+    // Another guest may send nothing of its node, of the host's, nothing that is no record, and not the name of a
+    // virtual machine as its own.
+    let mut named = batches(9, 1);
+    let own_name = VirtualMachineEvent {
+        time: named[0].events[0].time(),
+        pid: VirtualMachineEvent::NODE,
+        name: "web".into(),
+        uuid: "".into(),
+    };
+    named[0].events.push(LayerEvent::VirtualMachine(own_name.into()));
     let own = u128::from_str_radix(fs::read_to_string("/etc/machine-id").unwrap().trim(), 16).unwrap();
     for (records, why) in [
         (encoded(7, 1), "machine id of the guest of"),
         (encoded(own, 1), "machine id of this host"),
         (vec![vec![0xff; 100]], "a record is damaged"),
+        (named.iter().map(v1::encode).collect(), "names its own virtual machine"),
     ] {
         let mut stream = accept(&other, &agent);
         assert!(!send(&mut stream, &records), "{why}");

@@ -4,6 +4,10 @@
 //! (`tracer/src/enrich/virtual_machines.rs`). *Out*: one event for each such process. *Invariant*: it
 //! applies to the process from the event's time until the process executes another program or ends.
 //!
+//! An event of process 0 is of the node itself: all that it traces runs in this virtual machine. Only the host
+//! knows that for certain, so the host's agent adds it to each record of a guest
+//! (`blkkin/src/services/agent/guests.rs`), and no guest may send one.
+//!
 //! *Why not in [`ProcessContextEvent`](crate::process_context::ProcessContextEvent)*: that is what a process
 //! publishes about itself, and it can withdraw it. A program can do both.
 
@@ -19,7 +23,7 @@ use crate::ids::Pid;
 pub struct VirtualMachineEvent {
     /// Time of the task event that reported the process's program.
     pub time: MonotonicNs,
-    /// Process.
+    /// Process, or [`VirtualMachineEvent::NODE`].
     pub pid: Pid,
     /// Name that it was started with; libvirt's name of the domain. Empty if there is none.
     pub name: Arc<str>,
@@ -28,6 +32,14 @@ pub struct VirtualMachineEvent {
 }
 
 impl VirtualMachineEvent {
+    /// Process id of an event of the node itself.
+    pub const NODE: Pid = Pid(0);
+
+    /// Returns whether the event is of the node, and not of one of its processes.
+    pub fn is_of_node(&self) -> bool {
+        self.pid == Self::NODE
+    }
+
     /// Returns the name or, if there is none, the UUID.
     pub fn shown_name(&self) -> &str {
         if self.name.is_empty() { &self.uuid } else { &self.name }

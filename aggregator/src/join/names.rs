@@ -54,6 +54,8 @@ pub(super) struct NameTable {
     files: GenerationalCache<FileId, Arc<InternedFile>, std::hash::BuildHasherDefault<Folded>>,
     processes: GenerationalCache<Pid, Arc<ProcessNames>, std::hash::BuildHasherDefault<Folded>>,
     devices: Arc<DeviceNames>,
+    /// Virtual machine that the node is.
+    node_machine: Option<Arc<VirtualMachineEvent>>,
     #[serde(skip)]
     retention: DurationNs,
     #[serde(skip)]
@@ -92,6 +94,7 @@ impl NameTable {
             files: GenerationalCache::new(files_max),
             processes: GenerationalCache::new(PROCESSES_MAX),
             devices: Arc::default(),
+            node_machine: None,
             retention,
             tasks_max,
         }
@@ -147,7 +150,14 @@ impl NameTable {
     }
 
     pub(super) fn virtual_machine(&mut self, event: VirtualMachineEvent) {
-        self.update_process(event.pid, |names| names.virtual_machine = Some(event));
+        if !event.is_of_node() {
+            return self.update_process(event.pid, |names| names.virtual_machine = Some(event));
+        }
+        // Each record repeats it, with another time.
+        let is_known = |known: &VirtualMachineEvent| (&known.name, &known.uuid) == (&event.name, &event.uuid);
+        if !self.node_machine.as_deref().is_some_and(is_known) {
+            self.node_machine = Some(event.into());
+        }
     }
 
     fn update_process(&mut self, pid: Pid, change: impl FnOnce(&mut ProcessNames)) {
@@ -176,9 +186,15 @@ impl NameTable {
         Names { file, ..self.of_task(fault.task) }
     }
 
+    /// Returns the names that a trace without a task has.
+    pub(super) fn of_node(&self) -> Names {
+        let (devices, node_machine) = (Arc::clone(&self.devices), self.node_machine.clone());
+        Names { devices, node_machine, ..Names::default() }
+    }
+
     pub(super) fn of_task(&mut self, task: TaskRef) -> Names {
         let Some(known) = self.tasks.get_mut(&task) else {
-            return Names { devices: self.devices.clone(), ..Names::default() };
+            return self.of_node();
         };
         if known.exe.is_none() {
             known.exe = known.event.exe.and_then(|exe| self.files.get(&exe).cloned());
@@ -190,6 +206,7 @@ impl NameTable {
             task: Some(known.event.clone()),
             exe: known.exe.clone(),
             process,
+            node_machine: self.node_machine.clone(),
             file: None,
             second_file: None,
             devices: self.devices.clone(),
@@ -363,6 +380,30 @@ mod tests {
         assert_eq!(machine(&mut table, 1), ("CPU 0/KVM (VM web1)".to_owned(), Some("web1".to_owned())));
         table.task(TaskEvent { change: TaskChange::Execed, ..fixtures::task(1, 2, 4, "sh") });
         assert_eq!(machine(&mut table, 2), ("sh".to_owned(), None));
+    }
+
+    #[test]
+    fn a_guests_tasks_run_in_its_virtual_machine() {
+        let mut table = table(16);
+        let unknown = TaskRef { id: TaskId(1), version: 0 };
+        let shown = |table: &mut NameTable| {
+            let names = table.of_task(unknown);
+            (names.comm().map(|comm| comm.to_string()), names.virtual_machine().map(|m| m.name.to_string()))
+        };
+        let in_machine = |comm: Option<&str>, name: &str| (comm.map(str::to_owned), Some(name.to_owned()));
+        let of_node = |time| VirtualMachineEvent {
+            pid: VirtualMachineEvent::NODE,
+            ..fixtures::virtual_machine(time, "web1")
+        };
+        assert_eq!(shown(&mut table), (None, None));
+        table.virtual_machine(of_node(1));
+        assert_eq!(shown(&mut table), in_machine(None, "web1"));
+        table.task(fixtures::task(1, 0, 1, "dd"));
+        assert_eq!(shown(&mut table), in_machine(Some("dd (VM web1)"), "web1"));
+        // A virtual machine in the virtual machine.
+        table.virtual_machine(fixtures::virtual_machine(2, "nested"));
+        table.virtual_machine(of_node(3));
+        assert_eq!(shown(&mut table), in_machine(Some("dd (VM nested)"), "nested"));
     }
 
     #[test]

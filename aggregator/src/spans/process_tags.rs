@@ -19,6 +19,13 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
         tags.shared("process.executable.name", exe.base());
         tags.shared("process.executable.path", exe.shown_path());
     }
+    if let Some(machine) = trace.names.virtual_machine() {
+        for (key, text) in [("blkkin.vm.name", &machine.name), ("blkkin.vm.uuid", &machine.uuid)] {
+            if !text.is_empty() {
+                tags.shared(key, text);
+            }
+        }
+    }
     let Some(task) = &trace.names.task else { return };
     tags.number("process.pid", task.pid.0);
     tags.number("process.parent_pid", task.ppid.0);
@@ -27,13 +34,6 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
     // The real uid (`cred.uid`) of the two that a credential has.
     tags.number("process.real_user.id", task.uid.0);
     tags.number("blkkin.cgroup", task.cgroup.0);
-    if let Some(machine) = trace.names.virtual_machine() {
-        for (key, text) in [("blkkin.vm.name", &machine.name), ("blkkin.vm.uuid", &machine.uuid)] {
-            if !text.is_empty() {
-                tags.shared(key, text);
-            }
-        }
-    }
     application_tags(trace, tags);
 }
 

@@ -71,6 +71,8 @@ pub struct Names {
     pub exe: Option<Arc<InternedFile>>,
     /// Further names of that task's process, if it has any.
     pub process: Option<Arc<ProcessNames>>,
+    /// Virtual machine that the node is.
+    pub node_machine: Option<Arc<VirtualMachineEvent>>,
     /// Primary file of a call; mapped file of a page fault.
     pub file: Option<Arc<InternedFile>>,
     /// Second file.
@@ -94,12 +96,13 @@ impl Names {
         self.process.as_ref()?.context.as_ref()
     }
 
-    /// Returns the virtual machine that the task's process runs.
+    /// Returns the virtual machine that the task's process runs, else the one that it runs in.
     pub fn virtual_machine(&self) -> Option<&VirtualMachineEvent> {
-        self.process.as_ref()?.virtual_machine.as_ref()
+        let own = self.process.as_ref().and_then(|process| process.virtual_machine.as_ref());
+        own.or(self.node_machine.as_deref())
     }
 
-    /// Returns the comm of the task and the virtual machine that its process runs: `worker (VM web1)`.
+    /// Returns the comm of the task and its virtual machine: `worker (VM web1)`.
     pub fn comm(&self) -> Option<Arc<str>> {
         let comm = &self.task.as_ref()?.comm;
         Some(match self.virtual_machine() {
@@ -265,8 +268,9 @@ impl Trace {
             self.origin_names.clear();
         }
         // The device names stay. They rarely change, and are set again before the trace is emitted.
-        let Names { task, exe, process, file, second_file, devices: _ } = &mut self.names;
-        (*task, *exe, *process, *file, *second_file) = (None, None, None, None, None);
+        let Names { task, exe, process, node_machine, file, second_file, devices: _ } = &mut self.names;
+        (*task, *exe, *process, *node_machine) = (None, None, None, None);
+        (*file, *second_file) = (None, None);
         (self.incomplete, self.kind) = (Incomplete::default(), FragmentKind::First);
     }
 

@@ -71,6 +71,7 @@ use thiserror::Error;
 pub use fragments::{COPIED_BYTES_MAX, FragmentCount, FragmentWriter, decode_fragments, encode_fragments};
 pub use peek::{Peeked, peek};
 pub use read::{Decoded, decode};
+pub use virtual_machine::append_virtual_machine;
 pub use write::encode;
 
 /// Flag of a context, above the W3C trace flags: derived by rule.

@@ -4,7 +4,9 @@
 use std::iter::Peekable;
 use std::slice::Iter;
 
-use super::message::VirtualMachineEvent as Message;
+use prost::Message as _;
+
+use super::message::{EventBatch, VirtualMachineEvent as Message};
 use crate::clock::MonotonicNs;
 use crate::event::LayerEvent;
 use crate::ids::Pid;
@@ -19,6 +21,14 @@ pub(super) fn write(event: &VirtualMachineEvent, before: usize) -> Message {
         name: event.name.to_string(),
         uuid: event.uuid.to_string(),
     }
+}
+
+/// Adds an event behind the last one of an encoded batch, without decoding it. Protobuf merges messages that
+/// follow each other, and appends the rows of the second one.
+pub fn append_virtual_machine(record: &mut Vec<u8>, event: &VirtualMachineEvent) {
+    let rows = vec![write(event, u32::MAX as usize)];
+    let last = EventBatch { virtual_machine_events: rows, ..EventBatch::default() };
+    record.extend(last.encode_to_vec());
 }
 
 /// Reader of virtual machine rows, in order.

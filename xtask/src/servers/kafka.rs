@@ -81,7 +81,7 @@ pub(crate) fn archive_classes(workspace: &Workspace) -> Result<()> {
     clear(&folder)
 }
 
-/// Returns the path of the archive, beside the folder of the jars. The tests form the same path.
+/// Returns the path of the archive, next to the folder of the jars. The tests form the same path.
 fn class_archive(workspace: &Workspace) -> String {
     format!("{}.jsa", setup::broker_jars(workspace).display())
 }

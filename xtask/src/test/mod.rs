@@ -134,7 +134,7 @@ fn run_waiting(
     reports: &Sender<Report>,
 ) {
     for program in programs.iter().filter(|program| program.tier == Tier::Waiting) {
-        let report = runner::run_beside(workspace, program, filter).unwrap_or_else(|error| {
+        let report = runner::run_concurrently(workspace, program, filter).unwrap_or_else(|error| {
             let name = program.name.clone();
             Some(Box::new(move |stats: &mut TestStats| stats.add_error(&name, &error)))
         });

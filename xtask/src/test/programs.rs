@@ -51,7 +51,7 @@ const SERVICES: &[&str] = &[
 ];
 
 /// Modules of the waiting tier: like [`SERVICES`], and most of their time they wait for a process or a time limit.
-/// They share no device, session of LTTng or port with the tests of the other tiers. All pass beside four busy
+/// They share no device, session of LTTng or port with the tests of the other tiers. All pass together with four busy
 /// loops on two CPUs, in at most twice their time.
 const WAITING: &[&str] = &[
     "agent",

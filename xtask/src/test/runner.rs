@@ -37,7 +37,7 @@ pub(super) fn run(
 }
 
 /// Like [`run`], and reports when it is over; `None` if no test is selected.
-pub(super) fn run_beside(
+pub(super) fn run_concurrently(
     workspace: &Workspace,
     program: &TestProgram,
     filter: Option<&str>,

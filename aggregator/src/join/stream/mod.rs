@@ -9,7 +9,6 @@
 //! *Rejected*: timeouts after each batch. The result would depend on where the batches were cut.
 
 use std::hash::BuildHasherDefault;
-use std::sync::Arc;
 
 use blkkin_wire::async_io::AsyncIoEvent;
 use blkkin_wire::batch::EventBatch;
@@ -32,7 +31,7 @@ use super::sink::StatsSink;
 use super::window::Window;
 use crate::trace::async_io::AsyncIo;
 use crate::trace::id_map::PassThrough;
-use crate::trace::{MergeLink, Names, Root, Trace, WaitLink};
+use crate::trace::{MergeLink, Root, Trace, WaitLink};
 
 mod closing;
 mod continuity;
@@ -338,9 +337,7 @@ impl Stream {
     fn daemon_span(&mut self, daemon_span: Box<DaemonSpanEvent>, sink: &mut StatsSink<'_>) {
         self.scratch_trace.reset(self.source, self.anchor, daemon_span.span);
         self.take_rpc_endpoints(daemon_span.span);
-        let devices = Arc::clone(self.names.devices());
-        let names = Names { devices, ..Names::default() };
-        self.scratch_trace.set_root(Root::DaemonSpan(daemon_span), names);
+        self.scratch_trace.set_root(Root::DaemonSpan(daemon_span), self.names.of_node());
         sink.emit(&mut self.scratch_trace);
     }
 

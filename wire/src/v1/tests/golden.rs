@@ -801,6 +801,24 @@ fn virtual_machine_bytes_are_stable() {
     assert_golden("virtual-machine-v1", &with_virtual_machines());
 }
 
+/// The host's agent adds the event of the node to a guest's record.
+#[test]
+fn an_appended_virtual_machine_is_the_last_event() {
+    for mut batch in [sample_batch(), with_virtual_machines()] {
+        let event = VirtualMachineEvent {
+            time: batch.events[0].time(),
+            pid: VirtualMachineEvent::NODE,
+            name: "web1".into(),
+            uuid: "".into(),
+        };
+        let mut record = encode(&batch);
+        append_virtual_machine(&mut record, &event);
+        batch.events.push(LayerEvent::VirtualMachine(event.into()));
+        assert_eq!(peek(&record).unwrap().events, batch.events.len() as u64);
+        assert_eq!(decode(&record).unwrap().batch, batch);
+    }
+}
+
 /// A reader with the older schema skips the field, and no other field counts it in a way that it misreads.
 #[test]
 fn reader_without_virtual_machines_reads_other_events() {

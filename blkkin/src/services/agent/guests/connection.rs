@@ -17,7 +17,12 @@ use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{Ack, DeliveryHandle};
 use blkkin_guest_port::{Received, Receiver, ReceiverStats};
+use blkkin_qemu::Machine;
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::LayerEvent;
 use blkkin_wire::v1;
+use blkkin_wire::virtual_machine::VirtualMachineEvent;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing::{info, warn};
@@ -79,9 +84,12 @@ pub(super) fn serve(path: &Path, hub: &Hub) {
 
 /// Serves a connection to its end; returns the pause before the next one.
 fn connected(path: &Path, stream: UnixStream, hub: &Hub) -> Duration {
-    info!("guest of {} is connected{}", path.display(), machine_name(&stream));
+    let machine = machine_of(&stream);
+    let name = machine.as_ref().and_then(|machine| machine.name.as_ref());
+    let name = name.map(|name| format!(": virtual machine `{name}`")).unwrap_or_default();
+    info!("guest of {} is connected{name}", path.display());
     hub.stats.connected.fetch_add(1, Relaxed);
-    let end = Connection::new(path, stream, hub).run().err().unwrap_or(End::Closed(None));
+    let end = Connection::new(path, stream, machine.as_ref(), hub).run().err().unwrap_or(End::Closed(None));
     hub.claims().release(path);
     hub.stats.connected.fetch_sub(1, Relaxed);
     match end {
@@ -98,15 +106,19 @@ fn connected(path: &Path, stream: UnixStream, hub: &Hub) -> Duration {
     }
 }
 
-/// Returns the name of the virtual machine that listens on the socket, as an addition to a message.
-fn machine_name(stream: &UnixStream) -> String {
-    let credentials = rustix::net::sockopt::socket_peercred(stream);
-    let pid = credentials.ok().map(|credentials| credentials.pid.as_raw_nonzero().get() as u32);
-    let machine = pid.and_then(|pid| blkkin_qemu::machine_of(Path::new("/"), pid));
-    machine
-        .and_then(|machine| machine.name)
-        .map(|name| format!(": virtual machine `{name}`"))
-        .unwrap_or_default()
+/// Returns the virtual machine whose QEMU process listens on the socket. None if another process does, as where
+/// libvirt opens the socket and hands it over.
+fn machine_of(stream: &UnixStream) -> Option<Machine> {
+    let credentials = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    blkkin_qemu::machine_of(Path::new("/"), credentials.pid.as_raw_nonzero().get() as u32)
+}
+
+/// Returns the event that a record of the guest gets, but for its time; none if the machine has no name.
+fn node_event(machine: &Machine) -> Option<VirtualMachineEvent> {
+    let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
+    let (name, uuid) = (text(&machine.name), text(&machine.uuid));
+    let event = VirtualMachineEvent { time: MonotonicNs(0), pid: VirtualMachineEvent::NODE, name, uuid };
+    (!event.shown_name().is_empty()).then_some(event)
 }
 
 /// Record between the guest and the cluster.
@@ -120,6 +132,8 @@ struct InFlight {
 struct Connection<'a> {
     path: &'a Path,
     stream: UnixStream,
+    /// Names the guest's virtual machine.
+    node_event: Option<VirtualMachineEvent>,
     hub: &'a Hub,
     receiver: Receiver,
     /// Oldest first.
@@ -139,12 +153,13 @@ struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    fn new(path: &'a Path, stream: UnixStream, hub: &'a Hub) -> Connection<'a> {
+    fn new(path: &'a Path, stream: UnixStream, machine: Option<&Machine>, hub: &'a Hub) -> Connection<'a> {
         // A random number, without a crate for it: std seeds its hashes with one.
         let receiver = Receiver::new(RandomState::new().hash_one(path));
         Connection {
             path,
             stream,
+            node_event: machine.and_then(node_event),
             hub,
             receiver,
             in_flight: VecDeque::new(),
@@ -217,14 +232,22 @@ impl<'a> Connection<'a> {
         let mut records = Vec::new();
         self.receiver.receive(bytes, |record| records.push(record));
         self.report_stats();
-        for record in records {
+        for mut record in records {
             let decoded =
                 v1::decode(&record.bytes).map_err(|error| format!("a record is damaged: {error}"))?;
             let batch = decoded.batch;
             self.hub.claims().claim(batch.source.node, self.path)?;
+            if names_its_own_machine(&batch) {
+                return Err("it names its own virtual machine, which only its host knows".to_owned());
+            }
+            let mut events = batch.events.len() as u64;
+            if let (Some(event), Some(time)) = (&self.node_event, first_time(&batch)) {
+                let event = VirtualMachineEvent { time, ..event.clone() };
+                v1::append_virtual_machine(&mut record.bytes, &event);
+                events += 1;
+            }
             self.bytes += record.bytes.len();
             self.silence = SILENCE;
-            let events = batch.events.len() as u64;
             self.in_flight.push_back(InFlight { record, events, handle: None });
         }
         Ok(())
@@ -311,6 +334,16 @@ impl<'a> Connection<'a> {
         self.hub.stats.skipped_bytes.fetch_add(skipped, Relaxed);
         self.reported = stats;
     }
+}
+
+fn names_its_own_machine(batch: &EventBatch) -> bool {
+    let of_node = |event: &LayerEvent| matches!(event, LayerEvent::VirtualMachine(one) if one.is_of_node());
+    batch.events.iter().any(of_node)
+}
+
+/// Returns the earliest time of a batch's events.
+fn first_time(batch: &EventBatch) -> Option<MonotonicNs> {
+    batch.events.iter().map(LayerEvent::time).min()
 }
 
 impl Drop for Connection<'_> {
