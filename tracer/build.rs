@@ -13,6 +13,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use object::build::elf::{Builder, SectionData};
+use object::elf::SHT_STRTAB;
 
 use ebpf_build::EbpfToolchain;
 
@@ -37,7 +39,7 @@ fn main() -> Result<()> {
     let target =
         out.ancestors().nth(4).context("OUT_DIR is four levels below the target directory")?.join("ebpf");
     build(&workspace, &target, &toolchain(&workspace)?)?;
-    copy(&target.join(ebpf_build::TARGET).join("release").join(OBJECT), &out)
+    copy_stripped(&target.join(ebpf_build::TARGET).join("release").join(OBJECT), &out)
 }
 
 fn toolchain(workspace: &Path) -> Result<EbpfToolchain> {
@@ -74,4 +76,26 @@ fn copy(object: &Path, out: &Path) -> Result<()> {
     std::fs::copy(object, out.join(OBJECT))
         .with_context(|| format!("the eBPF object {} cannot be read", object.display()))?;
     Ok(())
+}
+
+/// Copies the object without the debug information for debuggers, from which the linker made BTF, and without
+/// relocations of `.BTF.ext`. The kernel and the loader read neither. They are four fifths of the object, and the
+/// loader would parse all of it at each start.
+fn copy_stripped(object: &Path, out: &Path) -> Result<()> {
+    let shown = object.display();
+    let bytes = std::fs::read(object).with_context(|| format!("the eBPF object {shown} cannot be read"))?;
+    let mut elf =
+        Builder::read(&*bytes).with_context(|| format!("the eBPF object {shown} is no ELF file"))?;
+    for section in &mut elf.sections {
+        let name = section.name.as_slice();
+        let unread = [".debug_", ".rel.debug_", ".rel.BTF.ext"];
+        section.delete |= unread.iter().any(|prefix| name.starts_with(prefix.as_bytes()));
+    }
+    // LLVM has the names of sections and symbols in one table, which the writer does not.
+    let names = elf.sections.add();
+    (names.name, names.sh_type, names.data) = (".shstrtab".into(), SHT_STRTAB, SectionData::SectionString);
+    let mut stripped = Vec::new();
+    elf.write(&mut stripped).with_context(|| format!("the eBPF object {shown} cannot be stripped"))?;
+    let to = out.join(OBJECT);
+    std::fs::write(&to, stripped).with_context(|| format!("{} cannot be written", to.display()))
 }
