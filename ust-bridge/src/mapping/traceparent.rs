@@ -46,8 +46,8 @@ fn read(text: &str) -> Option<RemoteParent> {
         if lower { u64::from_str_radix(digits, 16).ok() } else { None }
     };
     hex(version).and(hex(flags))?;
-    let remote_parent =
-        RemoteParent { trace_hi: hex(&trace[..16])?, trace_lo: hex(&trace[16..])?, span: hex(span)? };
+    let (trace_hi, trace_lo) = trace.split_at_checked(16)?;
+    let remote_parent = RemoteParent { trace_hi: hex(trace_hi)?, trace_lo: hex(trace_lo)?, span: hex(span)? };
     (remote_parent.span != 0 && remote_parent.trace_hi | remote_parent.trace_lo != 0).then_some(remote_parent)
 }
 
@@ -95,6 +95,8 @@ mod tests {
             format!("00-{:032x}-00f067aa0ba902b7-01", 0),
             "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01".to_owned(),
             PARENT.replace("4b", "é"),
+            // As long as a trace id, and a character lies on its middle.
+            PARENT.replace("6a3c", "éé"),
         ] {
             assert_eq!(find(&text), None, "{text}");
         }
