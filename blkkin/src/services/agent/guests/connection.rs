@@ -29,9 +29,10 @@ use tracing::{info, warn};
 
 use super::{BYTES_PER_SECOND, Hub, LOOK_INTERVAL, REFUSED_PAUSE, WINDOW_BYTES};
 
-/// Longest wait for bytes of the guest while records are in flight.
+/// Wait for bytes of the guest while records are in flight, for which the cluster may have an answer meanwhile. It
+/// doubles up to [`IDLE_WAIT`] while there is neither.
 const BUSY_WAIT: Duration = Duration::from_millis(10);
-/// Longest wait for bytes of the guest otherwise, and for a stop.
+/// Longest wait for bytes of the guest, and for a stop.
 const IDLE_WAIT: Duration = Duration::from_millis(200);
 /// Silence after which a guest without records in flight is asked again to resume. It doubles up to the maximum
 /// with each request, so that one that answers slowly is not interrupted for ever.
@@ -149,6 +150,8 @@ struct Connection<'a> {
     silent_since: Instant,
     /// Silence after which it is asked again.
     silence: Duration,
+    /// Wait while records are in flight.
+    wait: Duration,
     buffer: Vec<u8>,
 }
 
@@ -170,6 +173,7 @@ impl<'a> Connection<'a> {
             paused_until: None,
             silent_since: Instant::now(),
             silence: SILENCE,
+            wait: BUSY_WAIT,
             buffer: vec![0; READ_BYTES],
         }
     }
@@ -184,10 +188,11 @@ impl<'a> Connection<'a> {
             self.write()?;
             if self.has_room(Instant::now()) {
                 let is_idle = self.in_flight.is_empty() && self.output.is_empty();
-                self.read_within(if is_idle { IDLE_WAIT } else { BUSY_WAIT })?;
+                self.read_within(if is_idle { IDLE_WAIT } else { self.wait })?;
             } else {
-                std::thread::sleep(BUSY_WAIT);
+                std::thread::sleep(self.wait);
             }
+            self.wait = (self.wait * 2).min(IDLE_WAIT);
         }
         Ok(())
     }
@@ -217,6 +222,7 @@ impl<'a> Connection<'a> {
                 let now = Instant::now();
                 self.paid_until = self.paid_until.max(now) + time;
                 self.silent_since = now;
+                self.wait = BUSY_WAIT;
                 let buffer = std::mem::take(&mut self.buffer);
                 let received = self.receive(&buffer[..count]);
                 self.buffer = buffer;
@@ -288,7 +294,10 @@ impl<'a> Connection<'a> {
             self.bytes -= first.record.bytes.len();
             self.in_flight.pop_front();
         }
-        last.into_iter().for_each(|number| self.receiver.acknowledge(number));
+        if let Some(number) = last {
+            self.receiver.acknowledge(number);
+            self.wait = BUSY_WAIT;
+        }
     }
 
     /// Has the guest send again what the cluster refused for now, and all behind it.
