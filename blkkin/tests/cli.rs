@@ -131,10 +131,10 @@ fn an_unknown_option_is_a_usage_error() {
 
 #[test]
 fn help_fits_80_columns_and_goes_to_stdout() {
-    for args in
-        [&["--help"][..], &["run", "--help"], &["trace", "--help"], &["doctor", "--help"], &["run", "-h"]]
-    {
-        let help = run(args);
+    let commands = ["run", "trace", "agent", "aggregator", "exporter", "doctor", "completions"];
+    let of_command = commands.iter().map(|&command| vec![command, "--help"]);
+    for args in of_command.chain([vec!["--help"], vec!["run", "-h"]]) {
+        let help = run(&args);
         assert_eq!(help.code, Some(0), "{args:?}");
         assert!(help.stderr.is_empty(), "{args:?}");
         for line in help.stdout.lines() {

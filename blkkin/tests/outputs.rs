@@ -108,6 +108,20 @@ fn detail_2_has_every_argument() {
 }
 
 #[test]
+fn json_in_a_file_is_written_without_a_text_report() {
+    needs_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let (json, spans) = (folder.path().join("report.json"), folder.path().join("spans.json"));
+    let arguments = [format!("--json={}", json.display()), format!("--to=zipkin={}", spans.display())];
+    let run = run(&["run", "--no-report", &arguments[0], &arguments[1], "--", "true"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(!run.stderr.contains("system calls"), "{}", run.stderr);
+    let report: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert!(report["losses"]["total"].is_number(), "{report}");
+    assert!(fs::metadata(&spans).unwrap().len() > 2);
+}
+
+#[test]
 fn no_report_prints_nothing() {
     needs_root!();
     let run = run(&["run", "--no-report", "--", "true"]);
