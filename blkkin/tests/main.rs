@@ -75,6 +75,7 @@ mod nbd_connections;
 mod no_btf;
 mod outputs;
 mod overlay;
+mod package;
 mod page_cache;
 mod page_faults;
 mod paths;

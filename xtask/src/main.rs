@@ -106,7 +106,7 @@ enum Task {
     Soak(soak::Options),
     /// Feed mutated inputs to every decoder of foreign bytes, guided by coverage (libFuzzer)
     Fuzz(fuzz::Options),
-    /// Build the distributable: one static binary in target/dist
+    /// Build the distributables in target/dist: a static binary, a Debian package, an archive
     Dist {
         /// Build a container image of it too
         #[arg(long)]

@@ -1,43 +1,65 @@
 //! `dist`: the distributable files, in `target/dist`.
 //!
 //! ```text
-//! cargo rustc --release ── static binary, stripped ── target/dist/blkkin ── configs/deploy/install.sh
-//!                                                            └── buildah ── target/dist/blkkin-VERSION.oci.tar
+//! cargo rustc --release ── static binary, stripped ── target/dist/blkkin ──┬── configs/deploy/install.sh
+//!                                                                          ├── dpkg-deb, tar ── packages
+//!                                                                          └── buildah ── blkkin-VERSION.oci.tar
 //! ```
 //!
-//! *Out*: one binary without dependencies on shared libraries, and a container image that contains
-//! only this binary. *Invariant*: the tests of containers and hosts use a binary that the same
+//! *Out*: one binary without dependencies on shared libraries, packages of it with its units, options, completions
+//! and manual pages and the sums of all of them, and a container image that contains only this binary. *Invariant*: the tests of containers and hosts use a binary that the same
 //! steps build from the same crates. Only its last link step differs from the binary that all other
 //! tests run ([`static_link`]).
 
 mod image;
+mod package;
 mod static_link;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::setup::{self, Purpose};
+use crate::shell;
 use crate::workspace::Workspace;
 
 pub(crate) use static_link::Profile;
 
-/// Builds the binary, and the image if requested, and prints their sizes.
+/// Compression level of packages: gzip's best, and its fastest for tests.
+const LEVEL: u32 = 9;
+const LEVEL_TESTS: u32 = 1;
+
+/// Builds the binary and the packages, and the image if requested, and prints their sizes.
 pub(crate) fn run(workspace: &Workspace, with_image: bool) -> Result<()> {
     let purposes: &[Purpose] = if with_image { &[Purpose::Build, Purpose::Image] } else { &[Purpose::Build] };
     setup::run(workspace, purposes)?;
     println!("dist: building blkkin (release, static; the first build takes some minutes)");
     let binary = static_link::build(workspace, Profile::Release)?;
-    print_size(workspace, &binary)?;
+    let packages = package::build(workspace, &binary, &folder(workspace), LEVEL)?;
+    let mut files = vec![binary, packages.archive];
+    files.extend(packages.debian);
     if with_image {
-        print_size(workspace, &image::build(workspace, &binary)?)?;
+        files.push(image::build(workspace, &files[0])?);
     }
-    Ok(())
+    files.iter().try_for_each(|file| print_size(workspace, file))?;
+    write_sums(workspace, &files)
 }
 
-/// Builds the static binary of the tests in the dev profile, like all tested code.
-pub(crate) fn for_tests(workspace: &Workspace) -> Result<PathBuf> {
-    static_link::build(workspace, Profile::Dev)
+/// Writes the SHA-256 sums of the files, which `sha256sum --check SHA256SUMS` compares.
+fn write_sums(workspace: &Workspace, files: &[PathBuf]) -> Result<()> {
+    let mut command = Command::new("sha256sum");
+    command.current_dir(folder(workspace)).args(files.iter().filter_map(|file| file.file_name()));
+    let path = folder(workspace).join("SHA256SUMS");
+    std::fs::write(&path, shell::capture(&mut command)?)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Builds the static binary of the tests in the dev profile, like all tested code, and its packages.
+pub(crate) fn for_tests(workspace: &Workspace) -> Result<()> {
+    let binary = static_link::build(workspace, Profile::Dev)?;
+    package::build(workspace, &binary, &folder(workspace).join("test"), LEVEL_TESTS)?;
+    Ok(())
 }
 
 /// Returns the path of the static binary of the tests.

@@ -60,6 +60,7 @@ const WAITING: &[&str] = &[
     "install",
     "manifests",
     "outputs",
+    "package",
     "publishing",
     "remote_links",
     "service",
