@@ -59,7 +59,7 @@ write
 echo "guest: written twice"
 read -r _ <&3
 count after
-echo "guest: resident $(grep VmHWM /proc/$agent/status)"
+echo "guest: resident $(grep -E 'VmHWM|VmRSS' /proc/$agent/status | tr '\n' ' ')"
 kill -TERM $agent
 wait $agent
 echo "guest: the agent ended with $?"
