@@ -68,7 +68,7 @@ set -e
 /// Packages of one build.
 pub(super) struct Packages {
     pub(super) archive: PathBuf,
-    /// None on a machine without dpkg-deb.
+    /// Debian package, except on a machine without dpkg-deb.
     pub(super) debian: Option<PathBuf>,
 }
 

@@ -23,7 +23,7 @@ pub(crate) enum Tier {
     System,
     /// With root, one test at a time, while guests run.
     Service,
-    /// Like [`Tier::Service`], at the same time as those and the quick tests.
+    /// With root, one test at a time, together with guests, services and quick tests.
     Waiting,
     /// Only inside a guest, because the tests need a kernel that rejects something.
     Guest,

@@ -43,17 +43,10 @@ pub(super) fn run_concurrently(
     filter: Option<&str>,
 ) -> Result<Option<Report>> {
     let Some(command) = command(workspace, program, filter)? else { return Ok(None) };
-    let name = program.name.clone();
-    let mut count = ProgramStats::new(&name);
-    let (start, mut lines) = (Instant::now(), Vec::new());
-    let status = each_line(command, |line| {
-        if count.line(line) {
-            lines.push(line.to_owned());
-        }
-    })?;
-    let time = seconds(start.elapsed());
+    let mut lines = Vec::new();
+    let (count, status) = count(&program.name, command, |line| lines.push(line.to_owned()))?;
     Ok(Some(Box::new(move |stats| {
-        println!("\n== {name}\n{}\n{name}: {time}", lines.join("\n"));
+        println!("{}", lines.join("\n"));
         stats.add(count, status);
     })))
 }
@@ -110,17 +103,23 @@ pub(super) fn run_documentation(
 }
 
 fn run_counted(name: &str, command: Command, stats: &mut TestStats) -> Result<()> {
-    println!("\n== {name}");
+    let (count, status) = count(name, command, |line| println!("{line}"))?;
+    stats.add(count, status);
+    Ok(())
+}
+
+/// Runs a program, counts its tests, and passes each line to print to `print`.
+fn count(name: &str, command: Command, mut print: impl FnMut(&str)) -> Result<(ProgramStats, ExitStatus)> {
+    print(&format!("\n== {name}"));
     let mut count = ProgramStats::new(name);
     let start = Instant::now();
     let status = each_line(command, |line| {
         if count.line(line) {
-            println!("{line}");
+            print(line);
         }
     })?;
-    println!("{name}: {}", seconds(start.elapsed()));
-    stats.add(count, status);
-    Ok(())
+    print(&format!("{name}: {}", seconds(start.elapsed())));
+    Ok((count, status))
 }
 
 /// Runs `command`, passes each line of its output to `line`, and returns its exit status.

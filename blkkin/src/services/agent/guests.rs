@@ -6,14 +6,16 @@
 //!
 //! *In*: a folder with one Unix socket for each guest, which QEMU listens on (`-chardev
 //! socket,server=on,wait=off`). *Out*: records of `blkkin.events`, with this host's key, so that one joiner has the
-//! events of both; counters ([`GuestStats`]).
+//! events of both; the name of the guest's virtual machine in each record with events; counters
+//! ([`GuestStats`]).
 //!
 //! *Invariant*: a record is acknowledged to the guest once the cluster has it, and not before. Nothing is
 //! stored here: what the cluster does not take waits in the guest, and a new start of this agent is sent it
 //! again.
 //!
 //! *A guest is not trusted.* A record is decoded before it is sent, and refused with its connection if it is
-//! none, or if its node is this host's or another guest's: no guest writes into another's traces. Each guest
+//! none, if its node is this host's or another guest's, or if it names its own virtual machine: no guest writes
+//! into another's traces or under another's name. Each guest
 //! has at most [`WINDOW_BYTES`] in flight and sends at most [`BYTES_PER_SECOND`]. Beyond that it waits, and
 //! counts its own losses.
 //!

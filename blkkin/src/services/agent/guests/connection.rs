@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -110,8 +111,25 @@ fn connected(path: &Path, stream: UnixStream, hub: &Hub) -> Duration {
 /// Returns the virtual machine whose QEMU process listens on the socket. None if another process does, as where
 /// libvirt opens the socket and hands it over.
 fn machine_of(stream: &UnixStream) -> Option<Machine> {
-    let credentials = rustix::net::sockopt::socket_peercred(stream).ok()?;
-    blkkin_qemu::machine_of(Path::new("/"), credentials.pid.as_raw_nonzero().get() as u32)
+    blkkin_qemu::machine_of(Path::new("/"), listening_process(stream)?)
+}
+
+/// Returns the process that listens at the other end; none if it is in a PID namespace that this one does not see.
+fn listening_process(stream: &UnixStream) -> Option<u32> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes up to `length` bytes to `credentials`, which are plain numbers. rustix' function has
+    // a type for the process id that cannot be 0, which the kernel reports for a process that is not visible.
+    let status = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    (status == 0).then_some(u32::try_from(credentials.pid).ok()?).filter(|pid| *pid != 0)
 }
 
 /// Returns the event that a record of the guest gets, but for its time; none if the machine has no name.
