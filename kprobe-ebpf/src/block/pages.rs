@@ -218,8 +218,8 @@ fn put(percpu: &mut PerCpuState) -> bool {
     ring::put_counted(percpu, PAGES_FIRED, PAGES_DROPPED, record)
 }
 
-/// Maximum segments of a bio whose pages are not consecutive.
-const SEGMENTS_MAX: u16 = 64;
+/// Maximum segments of a bio: BIO_MAX_VECS (include/linux/bio.h). In fragmented memory each page is a segment.
+const SEGMENTS_MAX: u16 = 256;
 
 /// Writes a record for each consecutive part of the bio's pages. A global function, which the
 /// verifier checks once. The current part is in the slot's walk: its start in `budget`, its end in
