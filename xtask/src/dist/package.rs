@@ -42,8 +42,9 @@ const SCRIPTS: [(&str, &str); 3] = [
 set -e
 [ "$1" = configure ] && [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload
-# After an upgrade, the services that run are those of the new version.
-[ -z "$2" ] || systemctl try-restart blkkin-agent blkkin-aggregator blkkin-exporter
+# After an upgrade, the services that run are those of the new version. A service is ready once its cluster answers, so
+# dpkg does not wait for that.
+[ -z "$2" ] || systemctl --no-block try-restart blkkin-agent blkkin-aggregator blkkin-exporter || true
 "#,
     ),
     (
