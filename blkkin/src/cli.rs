@@ -1,6 +1,7 @@
 //! The command line, as typed. [`crate::filter`] and [`crate::destination`] resolve the values,
 //! where an error can name the valid ones.
 
+mod after_help;
 mod config_file;
 pub(crate) mod listen;
 pub(crate) mod shell_files;
@@ -21,70 +22,6 @@ use crate::log::LogFormat;
 
 /// Maximum width of help text, for readability; narrower terminals wrap earlier.
 const HELP_WIDTH_MAX: usize = 100;
-
-/// Texts behind the options of each command. Lines of examples have at most 80 columns, so that none is wrapped.
-const AFTER_RUN: &str = "\
-Exit status: CMD's own (128+n when signal n killed it); 125 when tracing could not start, 126 when CMD cannot \
-be executed, 127 when it was not found.
-
-Examples:
-  Where the time of a program goes, layer by layer:
-      blkkin run -- ./my-test
-  Also what the kernel writes later:
-      blkkin run --await-writeback 40s -- cp -r a b
-  Each request in Zipkin:
-      blkkin run --to zipkin=http://localhost:9411 -- ./my-test
-  The figures for a script:
-      blkkin run --no-report --json=report.json -- ./my-test";
-const AFTER_TRACE: &str = "\
-The first Ctrl-C ends the trace and shows the report, the second exits at once.
-
-Examples:
-  What this machine does to its disks:
-      blkkin trace --for 30s
-  Which requests make this disk slow:
-      blkkin trace --device nvme0n1 --slower-than 10ms --for 1m
-  Why commits are slow:
-      blkkin trace --comm postgres --syscall fsync,fdatasync
-  Which programs use these files:
-      blkkin trace --path '/srv/db/*'
-  What a virtual machine does to the host's disks:
-      blkkin trace --vm web1";
-const AFTER_AGENT: &str = "\
-The topic is blkkin.events; wire/blkkin.proto is the schema of its records. The cluster need not be reachable \
-yet.
-
-Examples:
-  This machine, with the options in a file:
-      blkkin agent -c /etc/blkkin/agent.toml
-  This machine and its guests:
-      blkkin agent --brokers kafka1:9092 --guests /run/blkkin/guests
-  In a guest without a network:
-      blkkin agent --port
-  Into files, which --replay sends later:
-      blkkin agent --record /var/lib/events";
-const AFTER_EXPORTER: &str = "\
-The topic is blkkin.traces. Each destination has its own consumer group, so an unreachable one does not delay \
-others; unacknowledged spans stay in the topic. Refused spans go to the topic blkkin.dead.
-
-Examples:
-  Into Zipkin, until SIGTERM:
-      blkkin exporter --brokers kafka1:9092 --to zipkin=http://zipkin:9411
-  By OTLP with TLS:
-      blkkin exporter --brokers kafka1:9092 --to otlp=grpcs://tempo:4317
-  The last hour again:
-      blkkin exporter replay --from -1h --brokers kafka1:9092 \\
-          --to zipkin=http://zipkin:9411";
-const AFTER_AGGREGATOR: &str = "\
-Reads blkkin.events, writes blkkin.spans and, from these, blkkin.traces; links requests between nodes through \
-blkkin.links; keeps its state in blkkin.state. Any number of aggregators share the work; each may be killed at any time.
-
-Examples:
-  Every trace:
-      blkkin aggregator --brokers kafka1:9092
-  A hundredth of them, and each slow or failed one:
-      blkkin aggregator --brokers kafka1:9092 --sample 1/100 \\
-          --slower-than 50ms --errors";
 
 #[derive(Debug, Parser)]
 #[command(name = "blkkin", version, max_term_width = HELP_WIDTH_MAX, disable_help_subcommand = true)]
@@ -131,7 +68,7 @@ impl CliCommand {
 
 #[derive(Debug, Args)]
 #[command(override_usage = "blkkin run [WHAT] [--to DEST]... -- CMD [ARGS]...")]
-#[command(after_help = AFTER_RUN)]
+#[command(after_help = after_help::RUN)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
@@ -153,7 +90,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 #[command(override_usage = "blkkin trace [WHAT] [--to DEST]... [--for TIME]")]
-#[command(after_help = AFTER_TRACE)]
+#[command(after_help = after_help::TRACE)]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
@@ -174,7 +111,7 @@ pub(crate) struct TraceArgs {
 #[command(
     override_usage = "blkkin agent --brokers HOST:PORT [WHAT] [--set NAME=VALUE]...\n       blkkin agent --record FOLDER [WHAT]\n       blkkin agent --brokers HOST:PORT --replay FOLDER"
 )]
-#[command(after_help = AFTER_AGENT)]
+#[command(after_help = after_help::AGENT)]
 pub(crate) struct AgentArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
@@ -295,7 +232,7 @@ pub(crate) struct ServiceArgs {
 #[command(
     override_usage = "blkkin exporter --brokers HOST:PORT --to DEST [--to DEST]...\n       blkkin exporter replay --from TIME --brokers HOST:PORT --to DEST"
 )]
-#[command(after_help = AFTER_EXPORTER)]
+#[command(after_help = after_help::EXPORTER)]
 pub(crate) struct ExporterArgs {
     /// `replay`: rewind the destinations' consumer groups to --from and exit; the next exporter
     /// delivers from there
@@ -334,7 +271,7 @@ pub(crate) enum ExporterAction {
 
 #[derive(Debug, Args)]
 #[command(override_usage = "blkkin aggregator --brokers HOST:PORT [--sample 1/N]")]
-#[command(after_help = AFTER_AGGREGATOR)]
+#[command(after_help = after_help::AGGREGATOR)]
 pub(crate) struct AggregatorArgs {
     /// Kafka brokers: HOST:PORT, several separated by commas
     #[arg(long, value_name = "HOST:PORT")]
