@@ -72,6 +72,8 @@ pub struct ImageOptions {
     /// Device that the guest sees, by its driver: `virtio-blk-pci`. None if the command line leaves
     /// it to QEMU.
     pub device: Option<String>,
+    /// Serial number of that device, which the guest can read.
+    pub serial: Option<String>,
     /// I/O threads of that device or of its controller.
     pub iothreads: Vec<String>,
 }
@@ -180,6 +182,7 @@ impl BlockOptions {
                 .and_then(|device| device.get("driver"))
                 .or_else(|| nodes().find_map(|node| node.device))
                 .map(str::to_owned),
+            serial: device.and_then(|device| device.get("serial")).map(str::to_owned),
             iothreads: device.map(|device| self.iothreads(device)).unwrap_or_default(),
         })
     }
@@ -376,8 +379,9 @@ mod tests {
     #[test]
     fn a_drive_has_all_in_one_argument() {
         let drive = "file=/a.img,format=raw,if=none,id=d0,cache=directsync,aio=native";
-        let device = "virtio-blk-pci,drive=d0,iothread=io1";
+        let device = "virtio-blk-pci,drive=d0,iothread=io1,serial=root";
         let arguments = ["-drive", drive, "-device", device];
+        assert_eq!(of(&arguments, "/a.img").unwrap().serial.as_deref(), Some("root"));
         assert_eq!(text(&arguments, "/a.img"), r#"d0 raw native directsync virtio-blk-pci ["io1"]"#);
         assert_eq!(of(&arguments, "/other.img"), None);
         // The device's own option decides whether writes are flushed.

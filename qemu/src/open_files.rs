@@ -36,6 +36,8 @@ pub struct OpenFile {
     pub path: PathBuf,
     /// File system and inode, or number of the block device.
     pub identity: FileIdentity,
+    /// Length of a regular file in bytes; 0 of a block device.
+    pub bytes: u64,
     /// True if the process can write to it.
     pub writable: bool,
     /// True if reads and writes bypass the page cache (O_DIRECT).
@@ -83,6 +85,7 @@ fn open_file(process: &Path, link: &Path) -> Option<OpenFile> {
     Some(OpenFile {
         path: fs::read_link(link).ok()?,
         identity,
+        bytes: about.len(),
         writable: flags & libc::O_ACCMODE != libc::O_RDONLY,
         direct: flags & libc::O_DIRECT != 0,
         has_image_lock: info.lines().any(is_image_lock),

@@ -100,7 +100,8 @@ mod tests {
 
     fn image(path: &str, direct: bool, options: Option<ImageOptions>) -> Image {
         let identity = FileIdentity::Regular(1, 2);
-        let file = OpenFile { path: path.into(), identity, writable: false, direct, has_image_lock: true };
+        let file =
+            OpenFile { path: path.into(), identity, bytes: 0, writable: false, direct, has_image_lock: true };
         Image { file, options }
     }
 
@@ -113,6 +114,7 @@ mod tests {
             cache: CacheMode::default(),
             is_backing: true,
             device: Some("ide-hd".into()),
+            serial: None,
             iothreads: vec!["io1".into()],
         };
         let line = image_line(&image("/a", true, Some(options)));
