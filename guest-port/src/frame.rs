@@ -3,13 +3,13 @@
 //! | bytes | content (integers little-endian) |
 //! |---|---|
 //! | 4 | mark: `BKG1` |
-//! | 1 | kind: 1 RECORD, 2 RESUME, 3 ACKNOWLEDGED, 4 RESUMED |
+//! | 1 | kind: 1 RECORD, 2 RESUME, 3 ACKNOWLEDGED, 4 RESUMED, 5 PING, 6 PONG |
 //! | 3 | zero |
 //! | 8 | number |
 //! | 4 | length of the payload, at most [`PAYLOAD_MAX`] |
 //! | 4 | CRC-32 of the payload (IEEE 802.3, as in zlib) |
 //! | 4 | CRC-32 of the bytes before |
-//! | length | payload; only a RECORD has one |
+//! | length | payload: of a RECORD the record; of a PONG the guest's boot id (16 bytes, big-endian) and its CLOCK_MONOTONIC (8 bytes, ns) |
 //!
 //! *Invariant*: [`Decoder::next_frame`] returns only frames with checksums that fit. After bytes that are no frame it
 //! continues at the next mark, so damage costs the frames that it touches and no other.
@@ -33,18 +33,23 @@ pub enum Kind {
     Acknowledged,
     /// Guest to host: the records of the resume request with this number follow.
     Resumed,
+    /// Host to guest: what time is it there? The number is the ping's.
+    Ping,
+    /// Guest to host: the answer to the ping with this number.
+    Pong,
 }
 
-const KINDS: [Kind; 4] = [Kind::Record, Kind::Resume, Kind::Acknowledged, Kind::Resumed];
+const KINDS: [Kind; 6] =
+    [Kind::Record, Kind::Resume, Kind::Acknowledged, Kind::Resumed, Kind::Ping, Kind::Pong];
 
 /// A frame. The payload is a part of the decoder's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// Kind.
     pub kind: Kind,
-    /// Number of the record, of the first record that is not acknowledged, or of the resume request.
+    /// Number of the record, of the first record that is not acknowledged, of the resume request, or of the ping.
     pub number: u64,
-    /// Encoded record.
+    /// Encoded record or time.
     pub payload: &'a [u8],
 }
 
@@ -55,6 +60,8 @@ impl Kind {
             Kind::Resume => 2,
             Kind::Acknowledged => 3,
             Kind::Resumed => 4,
+            Kind::Ping => 5,
+            Kind::Pong => 6,
         }
     }
 

@@ -11,12 +11,17 @@
 //!    ▲   ◀── RESUME: send all that is not acknowledged ──────   (it has connected)   │
 //!    │   ─── RESUMED: these records follow ─────────────────▶                       │
 //!    └────── ACKNOWLEDGED n: records below n are safe ◀──────────────────────────────┘
+//!         ◀── PING n ── and ── PONG n: the guest's boot and clock ──▶
 //! ```
 //!
 //! *Invariant*: each record stays in the sender until the host acknowledges it, and the receiver gives out
 //! records in the order of their numbers. So a host's end that goes away and comes back loses none. It gives
 //! out those twice that it had not acknowledged; batches have sequence numbers, by which readers of the topic
 //! drop the second.
+//!
+//! *Clocks.* The host has the time before a ping and after its answer, and the guest's clock was read between the
+//! two: so the difference of the clocks is known to within the time of the ping. An answer has
+//! the number of its ping, because it bounds nothing by the times of another.
 //!
 //! *A port keeps no boundaries.* It has no connections either: the host's end may go away in the middle of a
 //! frame, and what the port held is lost. So frames are found by their mark and checksum. The host begins with
@@ -38,10 +43,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 pub mod frame;
+mod guest_time;
 mod receiver;
 mod sender;
 #[cfg(test)]
 mod tests;
 
-pub use receiver::{Received, Receiver, ReceiverStats};
+pub use guest_time::GuestTime;
+pub use receiver::{Pong, Received, Receiver, ReceiverStats};
 pub use sender::{Sender, SenderStats};

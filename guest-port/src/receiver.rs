@@ -1,6 +1,7 @@
 //! The host's end of the stream, for one connection to the port.
 
 use crate::frame::{Decoder, Frame, Kind, encode};
+use crate::guest_time::GuestTime;
 
 /// A record of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +10,15 @@ pub struct Received {
     pub number: u64,
     /// Record.
     pub bytes: Vec<u8>,
+}
+
+/// Answer to a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pong {
+    /// Number of the ping.
+    pub number: u64,
+    /// Clock of the guest between the ping and now.
+    pub guest: GuestTime,
 }
 
 /// Counters of a receiver.
@@ -43,6 +53,8 @@ pub struct Receiver {
     /// Next frame that is due.
     expected: Expected,
     output: Vec<u8>,
+    /// Last answer to a ping that was not taken.
+    pong: Option<Pong>,
     stats: ReceiverStats,
 }
 
@@ -52,7 +64,7 @@ impl Receiver {
     pub fn new(request: u64) -> Receiver {
         let (decoder, stats) = (Decoder::default(), ReceiverStats::default());
         let expected = Expected::Answer;
-        let mut receiver = Receiver { decoder, request, expected, output: Vec::new(), stats };
+        let mut receiver = Receiver { decoder, request, expected, output: Vec::new(), pong: None, stats };
         receiver.resume();
         receiver
     }
@@ -62,6 +74,10 @@ impl Receiver {
         self.decoder.add(bytes);
         while let Some(Frame { kind, number, payload }) = self.decoder.next_frame() {
             let expected = match (kind, self.expected) {
+                (Kind::Pong, _) => {
+                    self.pong = GuestTime::decode(payload).map(|guest| Pong { number, guest });
+                    continue;
+                }
                 (Kind::Resumed, Expected::Answer) if number == self.request => {
                     self.expected = Expected::First;
                     continue;
@@ -96,6 +112,16 @@ impl Receiver {
         self.request = self.request.wrapping_add(1);
         self.expected = Expected::Answer;
         encode(Frame { kind: Kind::Resume, number: self.request, payload: &[] }, &mut self.output);
+    }
+
+    /// Asks for the guest's time.
+    pub fn ping(&mut self, number: u64) {
+        encode(Frame { kind: Kind::Ping, number, payload: &[] }, &mut self.output);
+    }
+
+    /// Takes the last answer to a ping.
+    pub fn take_pong(&mut self) -> Option<Pong> {
+        self.pong.take()
     }
 
     /// Takes the bytes for the guest.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::frame::{Decoder, Frame, Kind, PAYLOAD_MAX, encode};
+use crate::guest_time::GuestTime;
 
 /// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,9 @@ pub struct Sender {
     sent: u64,
     /// Resume request that has no answer yet.
     request: Option<u64>,
+    /// Ping that has no answer yet, and the answer to one.
+    ping: Option<u64>,
+    pong: Option<(u64, GuestTime)>,
     /// Frame that is being written.
     output: Vec<u8>,
     /// Bytes of it that were written.
@@ -57,6 +61,8 @@ impl Sender {
             next: None,
             sent: 0,
             request: None,
+            ping: None,
+            pong: None,
             output: Vec::new(),
             written: 0,
             decoder: Decoder::default(),
@@ -107,14 +113,25 @@ impl Sender {
                         self.drop_first();
                     }
                 }
-                Kind::Record | Kind::Resumed => {}
+                Kind::Ping => self.ping = Some(number),
+                Kind::Record | Kind::Resumed | Kind::Pong => {}
             }
         }
     }
 
+    /// Returns whether the host asks for the time.
+    pub fn has_ping(&self) -> bool {
+        self.ping.is_some()
+    }
+
+    /// Answers the host's last ping with a time that was read after [`Sender::has_ping`] returned true.
+    pub fn answer_ping(&mut self, now: GuestTime) {
+        self.pong = self.ping.take().map(|number| (number, now));
+    }
+
     /// Forgets the host's end, which is away. It has to ask to resume.
     pub fn host_left(&mut self) {
-        (self.next, self.request) = (None, None);
+        (self.next, self.request, self.ping, self.pong) = (None, None, None, None);
         self.output.clear();
         self.written = 0;
         self.decoder = Decoder::default();
@@ -133,6 +150,9 @@ impl Sender {
     fn begin_next(&mut self) {
         if let Some(number) = self.request.take() {
             return encode(Frame { kind: Kind::Resumed, number, payload: &[] }, &mut self.output);
+        }
+        if let Some((number, time)) = self.pong.take() {
+            return encode(Frame { kind: Kind::Pong, number, payload: &time.encode() }, &mut self.output);
         }
         let Some(next) = self.next else { return };
         // A record that was acknowledged meanwhile is not sent.

@@ -2,7 +2,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::frame::{Decoder, Frame, HEADER, Kind, PAYLOAD_MAX, encode};
-use crate::{Receiver, Sender};
+use crate::{GuestTime, Pong, Receiver, Sender};
 
 fn record(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(1 + number as usize % 50)
@@ -225,4 +225,29 @@ fn numbers_that_a_guest_skips_are_counted() {
     let stats = receiver.stats();
     assert_eq!((stats.records, stats.repeated, stats.missing), (4, 1, 2 + (u64::MAX - 10)));
     receiver.acknowledge(u64::MAX);
+}
+
+#[test]
+fn an_answer_to_a_ping_has_its_number_and_passes_before_records() {
+    let (mut sender, mut receiver) = (Sender::new(1 << 20), Receiver::new(7));
+    sender.receive(&receiver.take_output());
+    (0..3).for_each(|number| assert!(sender.add(&record(number), 1)));
+    receiver.ping(41);
+    receiver.ping(42);
+    assert!(!sender.has_ping());
+    sender.receive(&receiver.take_output());
+    assert!(sender.has_ping());
+    let guest = GuestTime { boot: 1 << 100, time: 5_000_000_001 };
+    sender.answer_ping(guest);
+    assert!(!sender.has_ping());
+    let mut records = 0;
+    // The answer to the resume request, the pong, three records.
+    for frame in 0..5 {
+        let output = sender.output().to_vec();
+        sender.wrote(output.len());
+        receiver.receive(&output, |_| records += 1);
+        let expected = (frame == 1).then_some(Pong { number: 42, guest });
+        assert_eq!(receiver.take_pong(), expected, "frame {frame}");
+    }
+    assert_eq!(records, 3);
 }
