@@ -27,6 +27,9 @@ const OPTIONAL: &[(&str, &[&str])] = &[
     ),
     ("SourceStats", &["page_origins", "faults", "waits"]),
     ("CallWaits", &["holder", "log_write"]),
+    ("VirtualMachineEvent", &["host"]),
+    ("HostProcess", &["clock"]),
+    ("LinkEndpoint", &["peer"]),
     ("CrashedRun", &["fired", "dropped", "read", "persisted", "unacknowledged"]),
 ];
 

@@ -56,7 +56,7 @@ pub(crate) fn process_context(time: u64, name: &str) -> ProcessContextEvent {
 /// Returns the virtual machine of task 1's process.
 pub(crate) fn virtual_machine(time: u64, name: &str) -> VirtualMachineEvent {
     let uuid = "11111111-2222-3333-4444-555555555555".into();
-    VirtualMachineEvent { time: MonotonicNs(time), pid: task(1, 0, 0, "").pid, name: name.into(), uuid }
+    VirtualMachineEvent::bare(MonotonicNs(time), task(1, 0, 0, "").pid, name, uuid)
 }
 
 /// Returns a daemon span. All of them belong to one trace.
@@ -168,7 +168,7 @@ pub(crate) fn file(file: FileId, time: u64, path: &str) -> FileEvent {
 }
 
 pub(crate) fn device(time: u64, name: &str) -> DeviceEvent {
-    DeviceEvent { time: MonotonicNs(time), device: DISK, name: name.into(), partition_of: None }
+    DeviceEvent { time: MonotonicNs(time), device: DISK, name: name.into(), partition_of: None, disk: None }
 }
 
 pub(crate) fn task(id: u64, version: u16, time: u64, comm: &str) -> TaskEvent {

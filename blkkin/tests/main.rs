@@ -107,6 +107,7 @@ mod two_nodes;
 mod upgrade;
 mod usdt;
 mod virtual_machines;
+mod vm_disks;
 mod vm_guest;
 mod waits;
 mod writeback;

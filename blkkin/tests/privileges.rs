@@ -100,10 +100,15 @@ fn an_agent_keeps_only_what_finding_contexts_needs() {
         agent.wait_for_output("tracing; events go to", TIMEOUT);
         assert_confined(agent.id(), |thread| match thread {
             "drain" | "contexts" => kept,
+            "machines" => kept & SYS_PTRACE,
             _ => 0,
         });
         assert_traces(&disk, &agent);
-        assert_confined(agent.id(), |thread| if ["drain", "contexts"].contains(&thread) { kept } else { 0 });
+        assert_confined(agent.id(), |thread| match thread {
+            "drain" | "contexts" => kept,
+            "machines" => kept & SYS_PTRACE,
+            _ => 0,
+        });
         // Kernel objects and files that outlive a killed agent are still removed at the end.
         let pid = agent.id();
         let (_, log) = agent.finish();
@@ -152,7 +157,8 @@ fn a_trace_keeps_what_its_files_need() {
     assert!(eventually(dropped));
     assert_confined(trace.pid(), |thread| match thread {
         "drain" | "contexts" => CONTEXTS,
-        "signals" | "machines" => 0,
+        "signals" => 0,
+        "machines" => SYS_PTRACE,
         _ => DAC_OVERRIDE,
     });
     read(&disk);
@@ -191,7 +197,8 @@ fn a_command_keeps_its_rights() {
     assert!(eventually(|| fs::read_to_string(&status).unwrap().contains("\nSeccomp:\t2")));
     assert_confined(blkkin.0.id(), |thread| match thread {
         "drain" | "contexts" => CONTEXTS,
-        "signals" | "machines" => 0,
+        "signals" => 0,
+        "machines" => SYS_PTRACE,
         _ => DAC_OVERRIDE | KILL,
     });
     // SAFETY: numbers only; the process has not been waited for.

@@ -4,12 +4,10 @@
 //! while the host's agent is there, is killed, and is back. Guests that are none: bytes, and records of the
 //! host's own node. *Independent count*: the guest's own statistics of its disk (/sys/block/vda/stat).
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::Settings;
@@ -24,28 +22,18 @@ use crate::broker::Broker;
 use crate::spooling::topic::consume;
 use crate::support::service::Service;
 use crate::support::synthetic_batches::{batches, batches_of_start};
-use crate::support::tools::{capture, static_binary, tool};
-use crate::support::{KillOnDrop, needs, or_skip};
+use crate::support::tools::static_binary;
+use crate::support::vm::{self, Guest, GuestOptions};
+use crate::support::{needs, or_skip};
 
 /// Writes of each of the guest's two phases.
 const WRITES: u64 = 300;
 const UUID: &str = "11111111-2222-3333-4444-555555555555";
 const MACHINE_ID: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
-/// An emulated guest boots in 6 s and loads the programs in 10 s.
-const TIME_LIMIT: Duration = Duration::from_secs(240);
 const SOON: Duration = Duration::from_secs(60);
 
-/// First process of the guest. It writes twice, the second time when the host sends a line.
-const INIT: &str = r#"#!/bin/sh
-export PATH=/bin
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t devtmpfs dev /dev
-exec < /dev/null > /dev/ttyS0 2>&1
-exec 3< /dev/ttyS1
-for module in /modules/*; do insmod "$module"; done
-# The static binary waits until the kernel has random numbers; a read makes it gather some.
-head -c 1 /dev/random > /dev/null
+/// Script of the guest. It writes twice, the second time when the host sends a line.
+const SCRIPT: &str = r#"
 count() { read -r _ _ _ _ writes _ sectors _ < /sys/block/vda/stat; echo "guest: $1 $writes $sectors"; }
 write() { dd if=/dev/zero of=/dev/vda bs=4096 count=COUNT oflag=direct 2> /dev/null; }
 blkkin agent --port --device vda > /agent.log 2>&1 &
@@ -67,95 +55,6 @@ cat /agent.log
 poweroff -f
 "#;
 
-/// Finds the unpacked kernel, or returns the reason to skip.
-fn kernel() -> Result<PathBuf, String> {
-    let given = std::env::var_os("BLKKIN_GUEST_KERNEL").map(PathBuf::from);
-    let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/vm/linux-6.12");
-    let found = given.into_iter().chain([unpacked]).find(|folder| folder.join("vmlinuz").is_file());
-    found.ok_or_else(|| "no kernel for a guest: cargo xtask setup --guests fetches one".to_owned())
-}
-
-/// A guest that runs [`INIT`].
-struct Guest {
-    console: PathBuf,
-    control: UnixStream,
-    _process: KillOnDrop,
-}
-
-impl Guest {
-    fn start(folder: &Path, kernel: &Path, binary: &Path, port: &Path) -> Guest {
-        let archive = archive(folder, kernel, binary);
-        let [console, control, disk] = ["console", "control", "disk.img"].map(|name| folder.join(name));
-        fs::File::create(&disk).unwrap().set_len(16 << 20).unwrap();
-        let mut qemu = tool("qemu-system-x86_64");
-        qemu.args(["-nodefaults", "-no-reboot", "-display", "none", "-name", "web", "-uuid", UUID]);
-        qemu.args(["-accel", "tcg,thread=single", "-cpu", "qemu64", "-smp", "2", "-m", "1024"]);
-        qemu.arg("-serial").arg(format!("file:{}", console.display()));
-        qemu.arg("-serial").arg(format!("unix:{},server=on,wait=off", control.display()));
-        qemu.arg("-drive").arg(format!("file={},if=virtio,format=raw,cache=unsafe", disk.display()));
-        qemu.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=p,name=org.blkkin.0"]);
-        qemu.arg("-chardev").arg(format!("socket,id=p,path={},server=on,wait=off", port.display()));
-        qemu.arg("-kernel").arg(kernel.join("vmlinuz")).arg("-initrd").arg(archive);
-        qemu.args(["-append", "console=ttyS0 loglevel=4 panic=-1"]);
-        let process = KillOnDrop(qemu.stdin(Stdio::null()).spawn().unwrap());
-        let start = Instant::now();
-        let control = loop {
-            match UnixStream::connect(&control) {
-                Ok(stream) => break stream,
-                Err(error) => assert!(start.elapsed() < SOON, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        };
-        Guest { console, control, _process: process }
-    }
-
-    fn go(&mut self) {
-        self.control.write_all(b"go\n").unwrap();
-    }
-
-    /// Waits for a line of the guest that begins with this text, and returns the rest of it.
-    fn wait_for(&self, text: &str) -> String {
-        let start = Instant::now();
-        loop {
-            let console = self.console();
-            let rest = console.lines().find_map(|line| line.strip_prefix("guest: ")?.strip_prefix(text));
-            if let Some(rest) = rest {
-                return rest.trim().to_owned();
-            }
-            assert!(start.elapsed() < TIME_LIMIT, "no `{text}` in:\n{console}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    fn console(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
-    }
-}
-
-/// Makes the initramfs: busybox, the binary, the driver of the disk.
-fn archive(folder: &Path, kernel: &Path, binary: &Path) -> PathBuf {
-    let root = folder.join("root");
-    for name in ["bin", "dev", "etc", "modules", "proc", "run", "sys", "tmp"] {
-        fs::create_dir_all(root.join(name)).unwrap();
-    }
-    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
-    for name in capture(tool("busybox").arg("--list")).unwrap().lines().filter(|name| *name != "busybox") {
-        std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
-    }
-    capture(tool("strip").arg("-o").arg(root.join("bin/blkkin")).arg(binary)).unwrap();
-    let module = kernel.join("modules/virtio_blk.ko.xz");
-    let unpacked = tool("busybox").args(["unxz", "-c"]).arg(module).output().unwrap();
-    assert!(unpacked.status.success(), "{unpacked:?}");
-    fs::write(root.join("modules/virtio_blk.ko"), unpacked.stdout).unwrap();
-    fs::write(root.join("etc/machine-id"), format!("{MACHINE_ID:032x}\n")).unwrap();
-    fs::write(root.join("init"), INIT.replace("COUNT", &WRITES.to_string())).unwrap();
-    fs::set_permissions(root.join("init"), Permissions::from_mode(0o755)).unwrap();
-    let archive = folder.join("initramfs");
-    let pack = format!("find . | busybox cpio -o -H newc > {} 2> /dev/null", archive.display());
-    capture(tool("sh").arg("-c").arg(pack).current_dir(root)).unwrap();
-    archive
-}
-
 /// Starts an agent of the host that traces nothing of its own.
 fn host_agent(folder: &Path, settings: &Settings, guests: &Path) -> Service {
     let own = std::process::id().to_string();
@@ -168,14 +67,24 @@ fn host_agent(folder: &Path, settings: &Settings, guests: &Path) -> Service {
 #[test]
 fn each_request_of_a_guest_arrives_though_the_hosts_agent_is_killed() {
     needs!("qemu-system-x86_64", "busybox", "strip");
-    let (kernel, binary) = (or_skip!(kernel()), or_skip!(static_binary()));
+    let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
     let broker = or_skip!(Broker::start());
     let folder = tempfile::tempdir().unwrap();
     let guests = folder.path().join("guests");
     fs::create_dir(&guests).unwrap();
     let settings = broker.settings();
     let mut agent = host_agent(folder.path(), &settings, &guests);
-    let mut guest = Guest::start(folder.path(), &kernel, &binary, &guests.join("web.sock"));
+    let disk = folder.path().join("disk.img");
+    fs::File::create(&disk).unwrap().set_len(16 << 20).unwrap();
+    let drive = format!("file={},if=virtio,format=raw,cache=unsafe", disk.display());
+    let options = GuestOptions {
+        name: "web",
+        uuid: UUID,
+        machine_id: MACHINE_ID,
+        script: SCRIPT.replace("COUNT", &WRITES.to_string()),
+        disks: vec!["-drive".to_owned(), drive],
+    };
+    let mut guest = Guest::start(folder.path(), &kernel, &binary, &guests.join("web.sock"), &options);
     let before = guest.wait_for("before");
     agent.wait_for_output("is connected: virtual machine `web`", SOON);
     guest.wait_for("written once");
@@ -285,12 +194,8 @@ fn a_guest_cannot_write_into_other_traces() {
     // Another guest may send nothing of its node, of the host's, nothing that is no record, and not the name of a
     // virtual machine as its own.
     let mut named = batches(9, 1);
-    let own_name = VirtualMachineEvent {
-        time: named[0].events[0].time(),
-        pid: VirtualMachineEvent::NODE,
-        name: "web".into(),
-        uuid: "".into(),
-    };
+    let time = named[0].events[0].time();
+    let own_name = VirtualMachineEvent::bare(time, VirtualMachineEvent::NODE, "web", "");
     named[0].events.push(LayerEvent::VirtualMachine(own_name.into()));
     let own = u128::from_str_radix(fs::read_to_string("/etc/machine-id").unwrap().trim(), 16).unwrap();
     for (records, why) in [

@@ -56,6 +56,37 @@ impl WallclockNs {
     }
 }
 
+/// Bounds of the difference between two monotonic clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ClockOffset {
+    /// Moment, on the clock that is subtracted.
+    pub at: MonotonicNs,
+    /// The difference was at least this, in ns.
+    pub low: i64,
+    /// The difference was at most this, in ns.
+    pub high: i64,
+}
+
+/// Maximum drift between two clocks, in ns per ms. adjtimex(2) corrects a clock's frequency by up to 500 ppm, and
+/// there are two clocks.
+const DRIFT_PPM: u64 = 1_000;
+
+/// Returns the maximum drift of two clocks in `ns`, rounded up.
+pub fn drift(ns: u64) -> i64 {
+    i64::try_from(u128::from(ns) * u128::from(DRIFT_PPM) / 1_000_000 + 1).unwrap_or(i64::MAX)
+}
+
+impl ClockOffset {
+    /// Returns the bounds at the moment of `newer` by both measurements. If they contradict each other, a clock has
+    /// stood still meanwhile, and the newer one holds.
+    pub fn narrowed_by(self, newer: ClockOffset) -> ClockOffset {
+        let drift = drift(newer.at.0.abs_diff(self.at.0));
+        let (low, high) = (self.low.saturating_sub(drift), self.high.saturating_add(drift));
+        let both = ClockOffset { low: low.max(newer.low), high: high.min(newer.high), ..newer };
+        if both.low <= both.high { both } else { newer }
+    }
+}
+
 /// Two clocks read at one moment, with the uncertainty of that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockAnchor {
@@ -94,6 +125,20 @@ impl ClockAnchor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn offset(at: u64, low: i64, high: i64) -> ClockOffset {
+        ClockOffset { at: MonotonicNs(at), low, high }
+    }
+
+    #[test]
+    fn two_measurements_bound_more_than_one() {
+        let old = offset(1_000_000_000, -1_000, 500);
+        // In 1 ms two clocks drift by up to 1 us.
+        let newer = offset(1_001_000_000, -200, 90_000);
+        assert_eq!(old.narrowed_by(newer), offset(1_001_000_000, -200, 1_501));
+        let paused = offset(1_001_000_000, 500_000_000, 500_100_000);
+        assert_eq!(old.narrowed_by(paused), paused);
+    }
 
     #[test]
     fn anchor_converts_times_before_and_after_it() {

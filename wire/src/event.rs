@@ -550,4 +550,7 @@ pub struct DeviceEvent {
     pub name: Box<str>,
     /// Disk of a partition.
     pub partition_of: Option<DeviceId>,
+    /// Name of a virtual machine's disk that guest and host both know: `serial=…` if QEMU gave it a serial
+    /// number, else `bytes=…` if no other disk without one has that size. None for other devices.
+    pub disk: Option<Box<str>>,
 }

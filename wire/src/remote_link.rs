@@ -20,8 +20,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::{ClockAnchor, DurationNs, MonotonicNs};
-use crate::ids::{Source, SpanId, TraceId};
+use crate::clock::{ClockAnchor, ClockOffset, DurationNs, MonotonicNs};
+use crate::ids::{BootId, NodeId, Source, SpanId, TraceId};
 use crate::partition::partition_of;
 
 /// Endpoint of a request.
@@ -87,6 +87,19 @@ pub struct LinkEndpoint {
     pub trace: TraceId,
     /// Clock of its times.
     pub clock: NodeClock,
+    /// Clock of the other endpoint's node, if this node knows it.
+    pub peer: Option<PeerClock>,
+}
+
+/// Clock of another node, as an endpoint's node knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerClock {
+    /// Node of the other endpoint.
+    pub node: NodeId,
+    /// Boot of that node.
+    pub boot: BootId,
+    /// Clock of that node minus that of the endpoint's node.
+    pub offset: ClockOffset,
 }
 
 /// Offset between the wall clocks of two nodes.

@@ -1,8 +1,9 @@
-//! Virtual machines: the name and UUID of the virtual machine that a process runs.
+//! Virtual machines: what a process of QEMU runs, and the node that a virtual machine is.
 //!
-//! *In*: the command line of a QEMU process, which the tracer reads when it first sees the process
-//! (`tracer/src/enrich/virtual_machines.rs`). *Out*: one event for each such process. *Invariant*: it
-//! applies to the process from the event's time until the process executes another program or ends.
+//! *In*: the command line and the open files of a QEMU process, which the tracer reads when it first sees the
+//! process, and again while it runs (`tracer/src/enrich/virtual_machines.rs`). *Out*: an event for each such
+//! process, and another when its disks have changed. *Invariant*: it applies to the process from the event's
+//! time until the next one, or until the process executes another program or ends.
 //!
 //! An event of process 0 is of the node itself: all that it traces runs in this virtual machine. Only the host
 //! knows that for certain, so the host's agent adds it to each record of a guest
@@ -15,13 +16,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::MonotonicNs;
-use crate::ids::Pid;
+use crate::clock::{ClockOffset, MonotonicNs};
+use crate::ids::{BootId, DeviceId, NodeId, Pid};
 
 /// Virtual machine that a process runs from `time` on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtualMachineEvent {
-    /// Time of the task event that reported the process's program.
+    /// Time of the task event that reported the process's program, or when the disks were read.
     pub time: MonotonicNs,
     /// Process, or [`VirtualMachineEvent::NODE`].
     pub pid: Pid,
@@ -29,11 +30,45 @@ pub struct VirtualMachineEvent {
     pub name: Arc<str>,
     /// UUID that it was started with. Empty if there is none.
     pub uuid: Arc<str>,
+    /// Disks with images that the process has open. Empty for the node itself.
+    pub disks: Vec<MachineDisk>,
+    /// For the node itself: its process on the host, if the host's agent knows it.
+    pub host: Option<Box<HostProcess>>,
+}
+
+/// Disk of a virtual machine whose image has the guest's bytes at the guest's offsets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineDisk {
+    /// Name that guest and host have for it: see [`DeviceEvent::disk`](crate::event::DeviceEvent::disk).
+    pub disk: Box<str>,
+    /// Device of the image's file system, or the block device that is the image.
+    pub device: DeviceId,
+    /// Inode of the image. None if the image is the block device.
+    pub ino: Option<u64>,
+}
+
+/// Process that runs the node's virtual machine, on its host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostProcess {
+    /// Host.
+    pub node: NodeId,
+    /// Boot of the host.
+    pub boot: BootId,
+    /// Process id on the host.
+    pub pid: Pid,
+    /// Host's clock minus the guest's; none before the guest has answered a ping.
+    pub clock: Option<ClockOffset>,
 }
 
 impl VirtualMachineEvent {
     /// Process id of an event of the node itself.
     pub const NODE: Pid = Pid(0);
+
+    /// Creates an event without disks and host.
+    pub fn bare(time: MonotonicNs, pid: Pid, name: &str, uuid: &str) -> Self {
+        let (name, uuid) = (name.into(), uuid.into());
+        VirtualMachineEvent { time, pid, name, uuid, disks: Vec::new(), host: None }
+    }
 
     /// Returns whether the event is of the node, and not of one of its processes.
     pub fn is_of_node(&self) -> bool {

@@ -141,7 +141,11 @@ impl NameTable {
 
     pub(super) fn device(&mut self, event: DeviceEvent) {
         let mut names = DeviceNames::clone(&self.devices);
-        names.0.insert(event.device, event.name.into());
+        names.names.insert(event.device, event.name.into());
+        match event.disk {
+            Some(disk) => names.disks.insert(event.device, disk.into()),
+            None => names.disks.remove(&event.device),
+        };
         self.devices = Arc::new(names);
     }
 
@@ -154,7 +158,9 @@ impl NameTable {
             return self.update_process(event.pid, |names| names.virtual_machine = Some(event));
         }
         // Each record repeats it, with another time.
-        let is_known = |known: &VirtualMachineEvent| (&known.name, &known.uuid) == (&event.name, &event.uuid);
+        let is_known = |known: &VirtualMachineEvent| {
+            (&known.name, &known.uuid, &known.host) == (&event.name, &event.uuid, &event.host)
+        };
         if !self.node_machine.as_deref().is_some_and(is_known) {
             self.node_machine = Some(event.into());
         }

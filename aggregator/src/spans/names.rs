@@ -51,7 +51,7 @@ pub(super) fn host(node: NodeId) -> Arc<str> {
 
 /// Returns a device's name, or its number if it has no known name.
 pub(super) fn device(devices: &DeviceNames, device: DeviceId) -> Arc<str> {
-    devices.0.get(&device).cloned().unwrap_or_else(|| device.to_string().into())
+    devices.names.get(&device).cloned().unwrap_or_else(|| device.to_string().into())
 }
 
 /// Returns the file system that the call used. None for a device file and for a file system without

@@ -26,7 +26,7 @@ fn named(mut trace: Trace) -> Trace {
     trace.names.task = Some(Arc::new(fixtures::task(1, 0, 1, "sqlite3")));
     trace.names.exe = Some(Arc::new(fixtures::file(fixtures::file_id(2), 1, "/usr/bin/sqlite3").into()));
     trace.names.file = Some(Arc::new(fixtures::file(fixtures::file_id(12), 1, "/srv/test.db").into()));
-    trace.names.devices = Arc::new(DeviceNames([(fixtures::DISK, "loop0".into())].into()));
+    trace.names.devices = Arc::new(DeviceNames::from([(fixtures::DISK, "loop0".into())]));
     trace
 }
 
@@ -350,7 +350,7 @@ fn bios_of_a_device_without_requests_are_server_spans() {
     // The lower bio of a mapped device is the lower device's.
     let mapped = DeviceId { major: 253, minor: 0 };
     let devices = [(fixtures::DISK, "sda".into()), (mapped, "dm-0".into())];
-    trace.names.devices = Arc::new(DeviceNames(devices.into()));
+    trace.names.devices = Arc::new(DeviceNames::from(devices));
     let (bio, request) = fixtures::bio_and_request(1, 4, 5, (30, 70));
     trace.requests.clear();
     (trace.bios[0].device, trace.bios[0].request) = (mapped, None);

@@ -1,7 +1,8 @@
 //! Cuts a trace into fragments, and extracts its RPC endpoints.
 //!
 //! *In*: a finished [`Trace`]. *Out*: its spans in fragments of at most [`SPANS_MAX`], the root in
-//! the first; and its RPC endpoints.
+//! the first; and its RPC endpoints. A call of QEMU that submits I/O for several requests of its guest has a fragment of
+//! another trace for each.
 //!
 //! *Invariant*: a function of the trace alone.
 //!
@@ -9,9 +10,13 @@
 //! Such a trace is cut, and each fragment after the first is a late one. Failed spans are moved
 //! into the first fragment, since the sampling rules read that one.
 
+use std::collections::HashMap;
+
+use blkkin_wire::disk_request::DISK_PROTOCOL;
 use blkkin_wire::fragment::{FragmentKind, TraceFragment};
+use blkkin_wire::ids::{SpanId, TraceId};
 use blkkin_wire::remote_link::{LinkEndpoint, NodeClock, RemoteLink, RpcEndpointEvent, RpcSide};
-use blkkin_wire::span::Span;
+use blkkin_wire::span::{Span, SpanLink};
 
 use crate::spans;
 use crate::trace::{Trace, TraceRole};
@@ -43,28 +48,83 @@ pub(super) fn fragments_of(
         (false, TraceRole::Child) => (FragmentKind::Late, RemoteLink::Child),
     };
     let sampled_by_application = trace.is_sampled_by_application();
-    cut(spans).enumerate().map(move |(n, spans)| TraceFragment {
-        trace: id,
-        spans,
-        kind: if n == 0 { kind } else { FragmentKind::Late },
-        complete,
-        sampled: None,
-        sampled_by_application,
-        remote_link: remote_link.clone(),
+    let apart = take_apart(trace, &mut spans);
+    let whole = (id, spans, kind, remote_link);
+    let apart =
+        apart.into_iter().map(|(id, spans)| (id, spans, FragmentKind::First, RemoteLink::PendingParent));
+    std::iter::once(whole).chain(apart).flat_map(move |(trace, spans, kind, remote_link)| {
+        cut(spans).enumerate().map(move |(n, spans)| TraceFragment {
+            trace,
+            spans,
+            kind: if n == 0 { kind } else { FragmentKind::Late },
+            complete,
+            sampled: None,
+            sampled_by_application,
+            remote_link: remote_link.clone(),
+        })
     })
+}
+
+/// Takes the spans of each submission that serves a guest's request out of the spans of the call that made several: each
+/// is a trace of its own, whose root has a span link to the call.
+fn take_apart(trace: &Trace, spans: &mut Vec<Span>) -> Vec<(TraceId, Vec<Span>)> {
+    let servers = trace.disk_servers();
+    let roots: Vec<SpanId> =
+        servers.iter().filter(|server| is_apart(trace, server)).map(|server| server.span).collect();
+    if roots.is_empty() {
+        return Vec::new();
+    }
+    let parents: HashMap<SpanId, SpanId> =
+        spans.iter().filter_map(|span| Some((span.id, span.parent?))).collect();
+    let root_of = |span: &Span| {
+        // A span is at most as deep as there are spans.
+        let above = std::iter::successors(Some(span.id), |id| parents.get(id).copied());
+        above.take(parents.len() + 1).find(|id| roots.contains(id))
+    };
+    let mut apart: Vec<(TraceId, Vec<Span>)> =
+        roots.iter().map(|root| (trace.source.trace_id(*root), Vec::new())).collect();
+    for mut span in std::mem::take(spans) {
+        let Some(n) = root_of(&span).and_then(|root| roots.iter().position(|one| *one == root)) else {
+            spans.push(span);
+            continue;
+        };
+        let (id, of_root) = &mut apart[n];
+        if span.id == roots[n]
+            && let Some(call) = span.parent.take()
+        {
+            let relation = "submitted_by (exact: the call submitted it)".into();
+            span.links.push(SpanLink { trace: trace.id, span: call, relation });
+        }
+        span.trace = *id;
+        of_root.push(span);
+    }
+    apart
 }
 
 /// Returns the RPC endpoints of the trace's spans.
 pub(super) fn endpoints(trace: &Trace) -> impl Iterator<Item = LinkEndpoint> {
     let clock = NodeClock { source: trace.source, anchor: trace.anchor };
-    // A server below the root has no trace to reparent, and is not the parent of a remote span.
-    let known =
-        |endpoint: &&RpcEndpointEvent| endpoint.side == RpcSide::Client || endpoint.span == trace.root_span;
-    trace.rpc_endpoints.iter().filter(known).map(move |endpoint| LinkEndpoint {
-        event: endpoint.clone(),
-        trace: trace.id,
+    // A server below the root has no trace to reparent, and is not the parent of a remote span. No source reports an
+    // endpoint toward a disk: they are made here, so that a guest has none of another's disk.
+    let known = |endpoint: &&RpcEndpointEvent| {
+        let is_linked = endpoint.side == RpcSide::Client || endpoint.span == trace.root_span;
+        is_linked && &*endpoint.key.protocol != DISK_PROTOCOL
+    };
+    let of_protocol = trace.rpc_endpoints.iter().filter(known).cloned().map(|event| (event, None));
+    let (peer, clients) = trace.disk_clients().unzip();
+    let of_disks = clients.into_iter().flatten().map(move |event| (event, peer));
+    let served = trace.disk_servers().into_iter().map(|event| (event, None));
+    of_protocol.chain(of_disks).chain(served).map(move |(event, peer)| LinkEndpoint {
+        trace: if is_apart(trace, &event) { trace.source.trace_id(event.span) } else { trace.id },
+        event,
         clock,
+        peer,
     })
+}
+
+/// Returns whether the span of a server is the root of a trace of its own.
+fn is_apart(trace: &Trace, endpoint: &RpcEndpointEvent) -> bool {
+    endpoint.side == RpcSide::Server && endpoint.span != trace.root_span
 }
 
 fn cut(mut spans: Vec<Span>) -> impl Iterator<Item = Vec<Span>> {

@@ -218,7 +218,7 @@ impl TraceMetrics {
             if self.series.len() >= SERIES_MAX {
                 return &mut self.overflow;
             }
-            let name = device.and_then(|device| Some((device, trace.names.devices.0.get(&device)?)));
+            let name = device.and_then(|device| Some((device, trace.names.devices.names.get(&device)?)));
             if let Some((device, name)) = name {
                 self.names.insert((series.node, device), Arc::clone(name));
             }

@@ -94,6 +94,8 @@ pub mod metrics;
 pub mod snapshot;
 
 #[cfg(test)]
+mod disk_fragment_tests;
+#[cfg(test)]
 mod golden_states;
 #[cfg(test)]
 mod remote_link_tests;

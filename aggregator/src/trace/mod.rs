@@ -10,6 +10,7 @@
 //! sums over layers and devices.
 
 pub mod async_io;
+mod disk_endpoints;
 pub(crate) mod id_map;
 pub mod interned_file;
 pub mod page_cache;
@@ -90,6 +91,13 @@ pub struct ProcessNames {
     pub virtual_machine: Option<VirtualMachineEvent>,
 }
 
+impl ProcessNames {
+    /// Returns the virtual machine that the process runs, if it has a name.
+    pub(crate) fn named_machine(&self) -> Option<&VirtualMachineEvent> {
+        self.virtual_machine.as_ref().filter(|machine| !machine.shown_name().is_empty())
+    }
+}
+
 impl Names {
     /// Returns the process context of the task's process.
     pub fn process_context(&self) -> Option<&ProcessContextEvent> {
@@ -98,8 +106,8 @@ impl Names {
 
     /// Returns the virtual machine that the task's process runs, else the one that it runs in.
     pub fn virtual_machine(&self) -> Option<&VirtualMachineEvent> {
-        let own = self.process.as_ref().and_then(|process| process.virtual_machine.as_ref());
-        own.or(self.node_machine.as_deref())
+        let own = self.process.as_ref().and_then(|process| process.named_machine());
+        own.or(self.node_machine.as_deref().filter(|machine| !machine.shown_name().is_empty()))
     }
 
     /// Returns the comm of the task and its virtual machine: `worker (VM web1)`.
@@ -114,7 +122,19 @@ impl Names {
 
 /// Names of the devices known so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceNames(pub BTreeMap<DeviceId, Arc<str>>);
+pub struct DeviceNames {
+    /// Name below /dev.
+    pub names: BTreeMap<DeviceId, Arc<str>>,
+    /// Name of a virtual machine's disk ([`DeviceEvent::disk`](blkkin_wire::event::DeviceEvent::disk)).
+    pub disks: BTreeMap<DeviceId, Arc<str>>,
+}
+
+impl<const N: usize> From<[(DeviceId, Arc<str>); N]> for DeviceNames {
+    /// Names devices, none of which is a virtual machine's disk.
+    fn from(names: [(DeviceId, Arc<str>); N]) -> Self {
+        DeviceNames { names: names.into(), disks: BTreeMap::new() }
+    }
+}
 
 /// Parts of a trace that are known to be missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -389,7 +409,7 @@ impl Trace {
     pub fn has_remote_client(&self) -> bool {
         let serves =
             |endpoint: &RpcEndpointEvent| endpoint.side == RpcSide::Server && endpoint.span == self.root_span;
-        self.rpc_endpoints.iter().any(serves)
+        self.rpc_endpoints.iter().any(serves) || self.disk_servers().iter().any(serves)
     }
 
     /// Returns the role of this trace among the traces of the same id.

@@ -60,7 +60,7 @@ impl WriterName {
     }
 
     fn virtual_machine(&self) -> Option<&VirtualMachineEvent> {
-        self.process.as_ref()?.virtual_machine.as_ref()
+        self.process.as_ref()?.named_machine()
     }
 
     fn program_alone(&self) -> &str {

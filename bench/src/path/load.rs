@@ -150,6 +150,6 @@ fn request(node: u64, n: u64, exit: u64, events: &mut Vec<LayerEvent>) {
 fn initial_events() -> Vec<LayerEvent> {
     let time = MonotonicNs(1);
     let task = TaskEvent::bare(TASK, time, "database");
-    let device = DeviceEvent { time, device: DISK, name: "nvme0n1".into(), partition_of: None };
+    let device = DeviceEvent { time, device: DISK, name: "nvme0n1".into(), partition_of: None, disk: None };
     vec![LayerEvent::Device(device), LayerEvent::Task(task)]
 }

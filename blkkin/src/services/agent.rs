@@ -170,7 +170,7 @@ fn serve(
     let mut ids = None;
     if let EventSink::Cluster(sink) = &sink {
         sink.spool.iter().for_each(|spool| metrics.set_spool(spool.stats()));
-        ids = Some((sink.node, sink.domain));
+        ids = Some((tracer.source(), sink.domain));
     }
     let pipeline = AgentPipeline::start((tracer, drain), sources, sink, target, &control, &metrics)?;
     let mut guests = None;

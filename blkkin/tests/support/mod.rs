@@ -47,6 +47,7 @@ pub(crate) mod traces;
 pub(crate) mod ublk;
 pub(crate) mod uring;
 pub(crate) mod uring_rename;
+pub(crate) mod vm;
 pub(crate) mod zipkin;
 
 /// A process that is killed when dropped.

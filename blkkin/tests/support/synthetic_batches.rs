@@ -146,6 +146,6 @@ fn metadata() -> Vec<LayerEvent> {
     let time = MonotonicNs(1);
     let file = FileEvent::bare(FILE, time, "/srv/data/table");
     let task = TaskEvent::bare(TASK, time, "database");
-    let device = DeviceEvent { time, device: DISK, name: "loop1".into(), partition_of: None };
+    let device = DeviceEvent { time, device: DISK, name: "loop1".into(), partition_of: None, disk: None };
     vec![LayerEvent::Device(device), LayerEvent::File(file), LayerEvent::Task(task)]
 }

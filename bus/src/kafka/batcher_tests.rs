@@ -17,6 +17,7 @@ fn batch(numbers: std::ops::Range<u64>, name: usize) -> EventBatch {
             // Compression does not matter: the limit is on the bytes before compression.
             name: "x".repeat(name).into(),
             partition_of: None,
+            disk: None,
         })
     };
     EventBatch {
@@ -112,6 +113,7 @@ fn an_idle_source_sends_watermarks_at_full_pace_until_settled_and_then_one_a_sec
                 device: DeviceId { major: 7, minor: 1 },
                 name: "x".into(),
                 partition_of: None,
+                disk: None,
             })
         });
         batch.events.extend(burst);

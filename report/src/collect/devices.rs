@@ -88,7 +88,7 @@ impl Devices {
         for request in &trace.requests {
             let row = self.row(request.device);
             // Thousands of requests share one name, so only a new name is stored.
-            let name = trace.names.devices.0.get(&request.device);
+            let name = trace.names.devices.names.get(&request.device);
             if let Some(name) = name.filter(|name| !Arc::ptr_eq(&row.name, name)) {
                 row.name = Arc::clone(name);
             }

@@ -101,7 +101,7 @@ impl QueueWaits {
             return;
         }
         let window = self.devices.entry(device).or_insert_with(|| {
-            let name = trace.names.devices.0.get(&device).cloned();
+            let name = trace.names.devices.names.get(&device).cloned();
             let name = name.unwrap_or_else(|| device.to_string().into());
             Window { name, before: Vec::new(), next: Vec::new() }
         });

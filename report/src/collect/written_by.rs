@@ -188,7 +188,7 @@ impl LoopPrograms {
 
 /// Returns whether the bio is one of a loop device or of its partition.
 fn is_loop(trace: &Trace, bio: &BioEvent) -> bool {
-    let name = || trace.names.devices.0.get(&bio.device);
+    let name = || trace.names.devices.names.get(&bio.device);
     bio.device.major == LOOP_MAJOR || name().is_some_and(|name| name.starts_with("loop"))
 }
 
@@ -202,7 +202,7 @@ fn file(trace: &Trace, bio: &BioEvent, origin: &PageOriginEvent) -> String {
     match &origin.file {
         Some(file) => trace.origin_names.path(file).to_string(),
         None => {
-            let name = trace.names.devices.0.get(&bio.device);
+            let name = trace.names.devices.names.get(&bio.device);
             name.map_or_else(|| bio.device.to_string(), |name| format!("/dev/{name}"))
         }
     }

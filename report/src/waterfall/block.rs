@@ -231,7 +231,7 @@ pub(super) fn requests(trace: &Trace) -> impl Iterator<Item = &RequestEvent> {
 
 /// Returns a device's name, or its numbers if the name is unknown.
 pub(super) fn device_name(names_of: &Trace, trace: &Trace, device: DeviceId) -> String {
-    let known = names_of.names.devices.0.get(&device).or_else(|| trace.names.devices.0.get(&device));
+    let known = names_of.names.devices.names.get(&device).or_else(|| trace.names.devices.names.get(&device));
     known.map_or_else(|| device.to_string(), |name| name.to_string())
 }
 

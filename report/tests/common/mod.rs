@@ -54,7 +54,7 @@ fn with_names(trace: &mut Trace) {
         uncertainty: DurationNs(100),
         ..ClockAnchor::NONE
     };
-    let devices = DeviceNames([(LOOP0, Arc::from("loop0"))].into());
+    let devices = DeviceNames::from([(LOOP0, Arc::from("loop0"))]);
     trace.names =
         Names { task: Some(task("sqlite3", 4_242)), devices: Arc::new(devices), ..Names::default() };
 }

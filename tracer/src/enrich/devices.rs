@@ -6,11 +6,14 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::path::Path;
 
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::DeviceEvent;
 use blkkin_wire::ids::DeviceId;
 use blkkin_wire::in_flight::{DeviceChange, LostDevice};
+
+use super::machine_disks;
 
 /// Known devices. Bounded by the devices of the machine.
 #[derive(Debug, Default)]
@@ -52,7 +55,9 @@ impl DeviceNames {
         if !self.reported.insert(device) {
             return None;
         }
-        Some(DeviceEvent { time, device, name: self.name(device), partition_of: disk_of_partition(device) })
+        let name = self.name(device);
+        let disk = machine_disks::of_guest(Path::new("/"), &name);
+        Some(DeviceEvent { time, device, name, partition_of: disk_of_partition(device), disk })
     }
 
     /// Returns the device's name at its first use, or its numbers if it had none any more. Counts

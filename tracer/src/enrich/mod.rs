@@ -3,13 +3,15 @@
 //! *In*: the tracer's own events, and facts of this machine (sysfs, /proc, ELF files, memory of
 //! processes). *Out*: marks of traced tasks ([`tasks`]), before tracing starts; names of block
 //! devices ([`devices`]), client spans of NBD requests ([`nbd`]), USDT events ([`usdt`]),
-//! OpenTelemetry contexts (`contexts`) and names of virtual machines (`virtual_machines`), while it runs.
+//! OpenTelemetry contexts (`contexts`), names of virtual machines (`virtual_machines`) and of their disks
+//! (`machine_disks`), while it runs.
 
 pub mod tasks;
 
 pub mod devices;
 
 pub(crate) mod contexts;
+mod machine_disks;
 pub mod nbd;
 pub(crate) mod page_origins;
 pub mod usdt;

@@ -1,18 +1,21 @@
-//! Names of the virtual machines that traced QEMU processes run.
+//! Names and disks of the virtual machines that traced QEMU processes run.
 //!
-//! *In*: the tracer's own events: files, which have the paths of programs, and tasks; and the command line
-//! of each process whose program is QEMU. *Out*: one [`VirtualMachineEvent`] for each such process, some ms
-//! after its first event, so its first calls may have none.
+//! *In*: the tracer's own events: files, which have the paths of programs, and tasks; and the command line and
+//! the open files of each process whose program is QEMU. *Out*: a [`VirtualMachineEvent`] for each such process, some
+//! ms after its first event, so its first calls may have none; another one when its disks have changed. They are read
+//! again after 1 s, then after pauses that double up to [`REREAD_MAX`].
 //!
 //! *Invariant*: an event is emitted only if no event since the request reports that the process executes
 //! another program, has ended, or is a new one with its pid. So what was read is never the name of a later
 //! program, and an exec that follows in a later batch ends it there.
 //!
-//! *Rights*: the thread drops all capabilities. A command line is readable for all users, unless /proc is
-//! mounted with `hidepid`; that the program is QEMU is the kernel's word, by the path of its file.
+//! *Rights*: the thread drops all capabilities but CAP_SYS_PTRACE, without which it cannot see the open files of
+//! another user's process; such a machine has a name and no disks. Where contexts are off, it drops that too: then the
+//! tracer looks into no process. A command line is readable for all users, unless
+//! /proc is mounted with `hidepid`; that the program is QEMU is the kernel's word, by the path of its file.
 //!
-//! *A thread of its own* reads the command lines. They are memory of the process, which may map a page of a
-//! file system that does not respond there. The reader of the rings never waits for that: if the queue is
+//! *A thread of its own* reads them. A command line is memory of the process, which may map a page of a
+//! file system that does not respond there, and an image may be on one. The reader of the rings never waits for that: if the queue is
 //! full, the next event of one of the process's tasks asks again.
 //!
 //! *Rejected*: a look at each new process's `/proc/PID/exe`, 2 us for each fork on a machine without a
@@ -21,17 +24,21 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use blkkin_qemu::{is_qemu_program, machine_of_qemu};
+use blkkin_qemu::{images_of, is_qemu_program, machine_of_qemu};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, TaskChange, TaskEvent};
 use blkkin_wire::ids::{FileId, Pid};
 use blkkin_wire::virtual_machine::VirtualMachineEvent;
-use rustix::thread::{CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+};
 
+use super::machine_disks;
 use crate::clock;
 
 /// Capacity of the queue to the thread, and maximum number of events that wait to be published.
@@ -44,6 +51,9 @@ const REQUESTED_MAX: usize = 65_536;
 /// Maximum number of bytes of a name or UUID; of a longer one the rest is dropped. libvirt allows less
 /// than 256.
 const TEXT_MAX: usize = 1_024;
+/// Pauses between two reads of one process: 1 ms of CPU each with 100 open files.
+const REREAD: Duration = Duration::from_secs(1);
+const REREAD_MAX: Duration = Duration::from_secs(64);
 
 /// Request to read the command line of a process.
 #[derive(Clone, Copy)]
@@ -70,14 +80,15 @@ pub(crate) struct MachineWatcher {
 }
 
 impl MachineWatcher {
-    /// Starts the thread, which ends with the watcher. It has no capability when this returns.
-    pub(crate) fn start() -> io::Result<MachineWatcher> {
+    /// Starts the thread, which ends with the watcher. It has dropped its capabilities when this returns.
+    pub(crate) fn start(looks_into_processes: bool) -> io::Result<MachineWatcher> {
+        let kept = if looks_into_processes { CapabilitySet::SYS_PTRACE } else { CapabilitySet::empty() };
         let (queue, requests) = sync_channel(QUEUE_MAX);
         let (dropped, is_confined) = sync_channel(1);
         let found = Arc::<Mutex<Vec<Found>>>::default();
         let output = Arc::clone(&found);
         let read = move || {
-            drop_capabilities();
+            drop_capabilities_but(kept);
             // The creator waits for it.
             let _ = dropped.send(());
             read_each(&requests, &output);
@@ -141,33 +152,85 @@ impl MachineWatcher {
     }
 }
 
-/// Drops all capabilities of the calling thread. One that cannot is no worse than before.
-fn drop_capabilities() {
-    for capability in CapabilitySet::all().iter() {
+/// Drops all capabilities of the calling thread but these. One that cannot is no worse than before.
+fn drop_capabilities_but(kept: CapabilitySet) {
+    for capability in CapabilitySet::all().difference(kept).iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }
-    let none = CapabilitySet::empty();
-    let _ = set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
+    let own = capabilities(None).map_or(CapabilitySet::empty(), |own| own.permitted);
+    let kept = own.intersection(kept);
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    let _ = set_capabilities(None, sets);
 }
 
-/// Reads the command line of each requested process, until the watcher is gone.
+/// A process that was read, and is read again.
+struct Known {
+    request: Request,
+    event: VirtualMachineEvent,
+    due: Instant,
+    pause: Duration,
+}
+
+/// Reads each requested process, and again while it runs, until the watcher is gone.
 fn read_each(requests: &Receiver<Request>, found: &Mutex<Vec<Found>>) {
-    for Request { pid, number } in requests {
-        let Some(event) = read(pid) else { continue };
-        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that finds no room has no name, as has one with none.
-        if found.len() < QUEUE_MAX {
-            found.push(Found { request: number, event });
+    let mut known: HashMap<Pid, Known> = HashMap::new();
+    loop {
+        let due = known.values().map(|known| known.due).min();
+        let wait = due.map_or(REREAD_MAX, |due| due.saturating_duration_since(Instant::now()));
+        match requests.recv_timeout(wait) {
+            Ok(request) => {
+                let Some(event) = read(request.pid) else { continue };
+                push(found, request, &event);
+                if known.len() < REQUESTED_MAX {
+                    let due = Instant::now() + REREAD;
+                    known.insert(request.pid, Known { request, event, due, pause: REREAD });
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => reread(&mut known, found),
+            Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
+/// Reads the processes again that are due, and forgets those that have ended.
+fn reread(known: &mut HashMap<Pid, Known>, found: &Mutex<Vec<Found>>) {
+    let now = Instant::now();
+    known.retain(|pid, known| {
+        if known.due > now {
+            return true;
+        }
+        let Some(event) = read(*pid) else { return false };
+        if event.disks != known.event.disks {
+            push(found, known.request, &event);
+            known.event = event;
+            known.pause = REREAD;
+        } else {
+            known.pause = (known.pause * 2).min(REREAD_MAX);
+        }
+        known.due = Instant::now() + known.pause;
+        true
+    });
+}
+
+/// Passes an event on. One that finds no room is as one that could not be read.
+fn push(found: &Mutex<Vec<Found>>, request: Request, event: &VirtualMachineEvent) {
+    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+    if found.len() < QUEUE_MAX {
+        found.push(Found { request: request.number, event: event.clone() });
+    }
+}
+
 fn read(pid: Pid) -> Option<VirtualMachineEvent> {
-    let machine = machine_of_qemu(Path::new("/"), pid.0)?;
-    let text = |text: Option<String>| Arc::from(shortened(text.as_deref().unwrap_or_default()));
-    let (name, uuid) = (text(machine.name), text(machine.uuid));
-    let event = VirtualMachineEvent { time: clock::now(), pid, name, uuid };
-    (!event.name.is_empty() || !event.uuid.is_empty()).then_some(event)
+    let root = Path::new("/");
+    let machine = machine_of_qemu(root, pid.0)?;
+    let images = images_of(root, pid.0).unwrap_or_default();
+    let [name, uuid] = [&machine.name, &machine.uuid].map(|text| text.as_deref().unwrap_or_default());
+    let event = VirtualMachineEvent {
+        disks: machine_disks::of_images(root, &images),
+        ..VirtualMachineEvent::bare(clock::now(), pid, shortened(name), shortened(uuid))
+    };
+    let is_known = !event.shown_name().is_empty() || !event.disks.is_empty();
+    is_known.then_some(event)
 }
 
 fn shortened(text: &str) -> &str {
@@ -249,7 +312,7 @@ mod tests {
     #[test]
     fn a_process_of_qemu_is_named_once_until_it_executes_another_program() {
         let qemu = Qemu::start(&["-name", "guest=web1,debug-threads=on", "-uuid", "1-2"]);
-        let mut watcher = MachineWatcher::start().unwrap();
+        let mut watcher = MachineWatcher::start(true).unwrap();
         watcher.observe(&[file("/usr/bin/qemu-system-x86_64"), task(qemu.pid(), TaskChange::Discovered)]);
         let events = taken(&watcher, SOON);
         let [event] = &events[..] else { panic!("{events:?}") };
@@ -264,7 +327,7 @@ mod tests {
     fn what_was_read_before_another_program_is_no_name_of_it() {
         let qemu = Qemu::start(&["-name", "web1"]);
         let pid = qemu.pid();
-        let mut watcher = MachineWatcher::start().unwrap();
+        let mut watcher = MachineWatcher::start(true).unwrap();
         watcher.observe(&[file("/usr/bin/qemu-img"), task(pid, TaskChange::Discovered)]);
         assert_eq!(taken(&watcher, NEVER), []);
         watcher.observe(&[file("/usr/bin/qemu-kvm")]);
@@ -282,7 +345,7 @@ mod tests {
     #[test]
     fn an_event_is_between_the_watermarks_of_its_batch() {
         let qemu = Qemu::start(&["-uuid", &"é".repeat(TEXT_MAX)]);
-        let mut watcher = MachineWatcher::start().unwrap();
+        let mut watcher = MachineWatcher::start(true).unwrap();
         watcher.observe(&[file("/usr/bin/kvm"), task(qemu.pid(), TaskChange::Forked)]);
         wait_for_read(&watcher);
         assert_eq!(watcher.take(MonotonicNs(0), MonotonicNs(1)), [], "it was read later");

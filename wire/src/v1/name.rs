@@ -16,6 +16,8 @@ const KERNEL_THREAD: u32 = 1 << 2;
 const NS_IDS: u32 = 1 << 3;
 /// For files and devices: the second device is present.
 const DEVICE: u32 = 1 << 0;
+/// For devices: the name of a virtual machine's disk is present.
+const DISK: u32 = 1 << 1;
 /// For files: the name was removed.
 const REMOVED: u32 = 1 << 1;
 
@@ -83,7 +85,9 @@ impl NameWriter {
         let columns = &mut self.devices;
         columns.device.push(tables.devices.intern(device.device.to_kernel()));
         columns.name.push(device.name.as_ref().to_owned());
-        columns.flags.push(if device.partition_of.is_some() { DEVICE } else { 0 });
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        columns.flags.push(flag(device.partition_of.is_some(), DEVICE) | flag(device.disk.is_some(), DISK));
+        columns.disk.extend(device.disk.as_deref().map(str::to_owned));
         columns.partition_of.extend(device.partition_of.map(|disk| tables.devices.intern(disk.to_kernel())));
     }
 
@@ -106,7 +110,7 @@ columns! {
 }
 
 columns! {
-    DeviceColumns of DeviceEvents { device: u32, name: String, flags: u32, partition_of: u32 } ids {}
+    DeviceColumns of DeviceEvents { device: u32, name: String, flags: u32, partition_of: u32, disk: String } ids {}
 }
 
 /// Reader of name event columns.
@@ -194,12 +198,16 @@ impl<'a> NameReader<'a> {
         tables: &DecodeTables<'_>,
     ) -> Result<DeviceEvent, Malformed> {
         let columns = &mut self.devices;
-        let disk = columns.partition_of.next_if(*columns.flags.next()? & DEVICE != 0)?;
+        let flags = *columns.flags.next()?;
+        let partition_of = columns.partition_of.next_if(flags & DEVICE != 0)?;
         Ok(DeviceEvent {
             time,
             device: tables.device(columns.device.next()?, "DeviceEvents.device")?,
             name: columns.name.next()?.as_str().into(),
-            partition_of: disk.map(|index| tables.device(index, "DeviceEvents.partition_of")).transpose()?,
+            partition_of: partition_of
+                .map(|index| tables.device(index, "DeviceEvents.partition_of"))
+                .transpose()?,
+            disk: columns.disk.next_if(flags & DISK != 0)?.map(|disk| disk.as_str().into()),
         })
     }
 }

@@ -105,7 +105,7 @@ fn events(
     outside.up_to(message.kinds.len(), calls_unknown, tables, &mut events)?;
     // A newer writer may know further events, which are not counted here.
     while outside.faults.next_if_due(usize::MAX, tables, &mut events)?
-        || outside.machines.next_if_due(usize::MAX, &mut events)
+        || outside.machines.next_if_due(usize::MAX, &mut events)?
     {}
     outside.end()?;
     times.end()?;
@@ -146,7 +146,7 @@ impl OutsideKinds<'_> {
             let all = events.len() + calls_unknown as usize;
             let before_origin = before + self.processes_read;
             if self.faults.next_if_due(all, tables, events)?
-                || self.machines.next_if_due(all, events)
+                || self.machines.next_if_due(all, events)?
                 || self.async_ios.next_if_due(before_origin + self.origins_read, tables, events)?
             {
                 continue;

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::async_io::{AsyncDescriptor, AsyncInterface, AsyncIoEvent, AsyncIoOutcome};
 use crate::batch::{EventBatch, RecordStats, SourceStats};
-use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, OptionalNs, WallclockNs};
+use crate::clock::{ClockAnchor, ClockOffset, DurationNs, MonotonicNs, OptionalNs, WallclockNs};
 use crate::crash_report::{CrashedRun, LossReport, RecordCounts};
 use crate::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SAMPLE_RATE_ALL, SpanStatus};
 use crate::event::*;
@@ -25,7 +25,7 @@ use crate::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use crate::span::SpanKind;
 use crate::syscalls::SyscallId;
 use crate::thread_attributes::{ThreadAttribute, ThreadAttributes};
-use crate::virtual_machine::VirtualMachineEvent;
+use crate::virtual_machine::{HostProcess, MachineDisk, VirtualMachineEvent};
 use golden::sample_batch;
 use strategies::batch;
 

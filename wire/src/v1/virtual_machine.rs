@@ -6,11 +6,15 @@ use std::slice::Iter;
 
 use prost::Message as _;
 
-use super::message::{EventBatch, VirtualMachineEvent as Message};
-use crate::clock::MonotonicNs;
+use super::message::{
+    ClockOffset as OffsetMessage, EventBatch, HostProcess as HostMessage, MachineDisk as DiskMessage,
+    VirtualMachineEvent as Message,
+};
+use super::{Malformed, frame};
+use crate::clock::{ClockOffset, MonotonicNs};
 use crate::event::LayerEvent;
-use crate::ids::Pid;
-use crate::virtual_machine::VirtualMachineEvent;
+use crate::ids::{DeviceId, Pid};
+use crate::virtual_machine::{HostProcess, MachineDisk, VirtualMachineEvent};
 
 /// Encodes an event that follows `before` other events.
 pub(super) fn write(event: &VirtualMachineEvent, before: usize) -> Message {
@@ -20,7 +24,37 @@ pub(super) fn write(event: &VirtualMachineEvent, before: usize) -> Message {
         pid: event.pid.0,
         name: event.name.to_string(),
         uuid: event.uuid.to_string(),
+        disks: event.disks.iter().map(write_disk).collect(),
+        host: event.host.as_deref().map(write_host),
     }
+}
+
+fn write_disk(disk: &MachineDisk) -> DiskMessage {
+    DiskMessage { disk: disk.disk.to_string(), device: disk.device.to_kernel(), ino: disk.ino }
+}
+
+fn write_host(host: &HostProcess) -> HostMessage {
+    HostMessage {
+        node: host.node.0.to_be_bytes().to_vec(),
+        boot: host.boot.0.to_be_bytes().to_vec(),
+        pid: host.pid.0,
+        clock: host.clock.as_ref().map(write_offset),
+    }
+}
+
+pub(super) fn write_offset(offset: &ClockOffset) -> OffsetMessage {
+    OffsetMessage { at: offset.at.0, low: offset.low, high: offset.high }
+}
+
+pub(super) fn read_offset(offset: &OffsetMessage) -> ClockOffset {
+    ClockOffset { at: MonotonicNs(offset.at), low: offset.low, high: offset.high }
+}
+
+fn read_host(host: &HostMessage) -> Result<HostProcess, Malformed> {
+    let names = ["HostProcess.node", "HostProcess.boot"];
+    let source = frame::source_of(&host.node, &host.boot, 0, names)?;
+    let clock = host.clock.as_ref().map(read_offset);
+    Ok(HostProcess { node: source.node, boot: source.boot, pid: Pid(host.pid), clock })
 }
 
 /// Adds an event behind the last one of an encoded batch, without decoding it. Protobuf merges messages that
@@ -43,15 +77,26 @@ impl<'a> VirtualMachineReader<'a> {
 
     /// Appends the next event if it follows the first `before` events or fewer. A position beyond the
     /// last event is no error, as for page faults.
-    pub(super) fn next_if_due(&mut self, before: usize, events: &mut Vec<LayerEvent>) -> bool {
-        let Some(row) = self.rows.next_if(|row| row.before as usize <= before) else { return false };
+    pub(super) fn next_if_due(
+        &mut self,
+        before: usize,
+        events: &mut Vec<LayerEvent>,
+    ) -> Result<bool, Malformed> {
+        let Some(row) = self.rows.next_if(|row| row.before as usize <= before) else { return Ok(false) };
+        let disk = |disk: &DiskMessage| MachineDisk {
+            disk: disk.disk.as_str().into(),
+            device: DeviceId::from_kernel(disk.device),
+            ino: disk.ino,
+        };
         let event = VirtualMachineEvent {
             time: MonotonicNs(row.time),
             pid: Pid(row.pid),
             name: row.name.as_str().into(),
             uuid: row.uuid.as_str().into(),
+            disks: row.disks.iter().map(disk).collect(),
+            host: row.host.as_ref().map(read_host).transpose()?.map(Box::new),
         };
         events.push(LayerEvent::VirtualMachine(event.into()));
-        true
+        Ok(true)
     }
 }

@@ -66,6 +66,7 @@ const WAITING: &[&str] = &[
     "service",
     "systemd",
     "upgrade",
+    "vm_disks",
     "vm_guest",
 ];
 

@@ -30,18 +30,19 @@
 //! other, the known interval is wrong: a machine was suspended, and its monotonic clock stood
 //! still. Then their interval replaces it.
 //!
+//! *Pairs that were linked by their times* (virtual machines' disks) are no certain ones: eight have to agree before
+//! they are known, and then they narrow the interval like the others. Without a certain pair, a wrong interval gets no
+//! further pairs and widens by the drift, until true pairs are within it again.
+//!
 //! *Rejected*: the wall clocks. NTP may step them, and their error is unknown.
 
 use std::collections::BTreeMap;
 
-use blkkin_wire::clock::{DurationNs, MonotonicNs};
+use blkkin_wire::clock::{self, DurationNs, MonotonicNs};
 use blkkin_wire::ids::{BootId, NodeId};
-use blkkin_wire::remote_link::LinkEndpoint;
+use blkkin_wire::remote_link::{LinkEndpoint, PeerClock};
 use serde::{Deserialize, Serialize};
 
-/// Maximum drift between two clocks. adjtimex(2) corrects a clock's frequency by up to 500 ppm, and
-/// there are two clocks.
-const DRIFT_PPM: u64 = 1_000;
 /// Number of successive pairs that contradict the known interval and agree with each other until
 /// they replace it.
 const RELEARN_AFTER: u32 = 8;
@@ -112,6 +113,8 @@ pub struct ClockBound {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ClockBounds {
     bounds: BTreeMap<(Clock, Clock), PairBound>,
+    /// Intervals of pairs that were linked by their times, until enough agree.
+    tentative: BTreeMap<(Clock, Clock), PairBound>,
     count: u64,
 }
 
@@ -157,12 +160,12 @@ impl PairBound {
     }
 }
 
-/// Returns the maximum drift of two clocks in `ns`, rounded up.
+/// Returns the maximum drift of two clocks in `ns`.
 fn drift(ns: u64) -> i128 {
-    (i128::from(ns) * i128::from(DRIFT_PPM)).div_euclid(1_000_000) + 1
+    i128::from(clock::drift(ns))
 }
 
-fn clock(endpoint: &LinkEndpoint) -> Clock {
+fn clock_of(endpoint: &LinkEndpoint) -> Clock {
     Clock { node: endpoint.clock.source.node, boot: endpoint.clock.source.boot }
 }
 
@@ -178,7 +181,7 @@ pub(super) fn clamp(ns: i128) -> i64 {
 
 /// Returns whether both endpoints are on one machine.
 pub(super) fn one_clock(client: &LinkEndpoint, server: &LinkEndpoint) -> bool {
-    clock(client) == clock(server)
+    clock_of(client) == clock_of(server)
 }
 
 impl ClockBounds {
@@ -196,7 +199,7 @@ impl ClockBounds {
             return Containment::Outside;
         }
         let of = of.at_begin(client);
-        let Some(bound) = self.bounds.get_mut(&(clock(client), clock(server))) else {
+        let Some(bound) = self.bounds.get_mut(&(clock_of(client), clock_of(server))) else {
             return Containment::Unknown;
         };
         let at = client.event.begin.0;
@@ -237,9 +240,66 @@ impl ClockBounds {
         Containment::Inside
     }
 
+    /// Returns whether the server's endpoint can be within the client's, by what is known of both clocks. False if
+    /// nothing is known.
+    pub(super) fn contains(&self, client: &LinkEndpoint, server: &LinkEndpoint) -> bool {
+        if one_clock(client, server) {
+            return client.event.begin <= server.event.begin && server.event.end <= client.event.end;
+        }
+        let of = Interval::of(client, server);
+        let known = self.known(client, server);
+        !of.is_empty() && known.is_some_and(|known| !known.and(of.at_begin(client)).is_empty())
+    }
+
+    /// Returns the known interval at the client's time: that of the requests and, if the client's node knows the
+    /// server's clock, that too. If the two contradict, a clock has stood still, and the latter is the newer.
+    fn known(&self, client: &LinkEndpoint, server: &LinkEndpoint) -> Option<Interval> {
+        let at = client.event.begin.0;
+        let learned = self.bounds.get(&(clock_of(client), clock_of(server))).map(|bound| bound.at(at));
+        let measured =
+            client.peer.filter(|peer| Clock { node: peer.node, boot: peer.boot } == clock_of(server));
+        let measured = measured.map(|PeerClock { offset, .. }| {
+            let drift = drift(at.abs_diff(offset.at.0));
+            Interval { low: i128::from(offset.low) - drift, high: i128::from(offset.high) + drift }
+        });
+        match (learned, measured) {
+            (Some(learned), Some(measured)) => {
+                Some(learned.and(measured)).filter(|both| !both.is_empty()).or(Some(measured))
+            }
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Learns from two endpoints that were linked by their times. One such pair may be wrong, so the first
+    /// [`RELEARN_AFTER`] are kept apart until they agree with each other.
+    pub(super) fn learn_by_agreement(&mut self, client: &LinkEndpoint, server: &LinkEndpoint) {
+        let (key, at) = ((clock_of(client), clock_of(server)), client.event.begin.0);
+        let known = self.known(client, server);
+        if let Some(bound) = self.bounds.get(&key) {
+            if known.is_some_and(|known| !bound.at(at).and(known).is_empty()) {
+                return self.learn(client, server);
+            }
+            self.bounds.remove(&key);
+        }
+        let of = Interval::of(client, server).at_begin(client);
+        let agreed = self.tentative.get(&key).map(|bound| (bound.at(at).and(of), bound.requests + 1));
+        let (offset, requests) = agreed.filter(|(both, _)| !both.is_empty()).unwrap_or((of, 1));
+        let bound = PairBound { offset, at, requests, contradiction: None, used: self.count };
+        if requests < RELEARN_AFTER.into() {
+            if self.tentative.len() >= PAIRS_MAX {
+                self.tentative.clear();
+            }
+            self.tentative.insert(key, bound);
+        } else {
+            self.tentative.remove(&key);
+            self.learn(client, server);
+            self.bounds.insert(key, bound);
+        }
+    }
+
     /// Returns the known bound of both clocks at the client's time.
     pub(super) fn bound(&self, client: &LinkEndpoint, server: &LinkEndpoint) -> Option<ClockBound> {
-        let known = self.bounds.get(&(clock(client), clock(server)))?.at(client.event.begin.0);
+        let known = self.bounds.get(&(clock_of(client), clock_of(server)))?.at(client.event.begin.0);
         let wall = wall_less_monotonic(server) - wall_less_monotonic(client);
         Some(ClockBound {
             client: client.clock.source.node,
@@ -255,7 +315,7 @@ impl ClockBounds {
         if one_clock(client, server) || client.event.no_reply {
             return;
         }
-        let key = (clock(client), clock(server));
+        let key = (clock_of(client), clock_of(server));
         let (of, at) = (Interval::of(client, server).at_begin(client), client.event.begin.0);
         self.count += 1;
         let used = self.count;

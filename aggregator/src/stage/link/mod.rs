@@ -32,6 +32,9 @@
 //!   request may follow.
 //! - *One trace on both sides* is refused: no span is its own parent.
 //!
+//! - *A request to a virtual machine's disk* has operation and range as its cookie, and QEMU may merge and split
+//!   requests: [`disk`] decides about those.
+//!
 //! # No client is an answer too
 //!
 //! The assemble stage holds the server's trace meanwhile. By its own log's time it cannot
@@ -59,12 +62,16 @@
 //! The bound is published as a metric, and the shift is a function of the two endpoints alone.
 
 pub mod clock_bounds;
+mod disk;
+#[cfg(test)]
+mod disk_tests;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use blkkin_wire::clock::DurationNs;
+use blkkin_wire::disk_request::DISK_PROTOCOL;
 use blkkin_wire::fragment::{FragmentBatch, Incarnation, StageId, TraceFragment};
 use blkkin_wire::remote_link::{ClockShift, LinkEndpoint, RemoteLink, Reparented, RpcKey, RpcSide};
 use blkkin_wire::stage::{InputRecord, LogTime, Stage, StageOutput};
@@ -76,6 +83,7 @@ use super::observer::Observer;
 use super::sequence::SequenceNumbers;
 use super::snapshot::{self, SnapshotError};
 use clock_bounds::{ClockBound, ClockBounds, Containment};
+use disk::{Decision, DiskRequests, Rule};
 
 /// Maximum number of waiting endpoints, 82 MiB (`cargo xtask bench fleet`). Beyond it the one that has waited longest is
 /// given up.
@@ -148,6 +156,7 @@ pub struct LinkStage {
     order: VecDeque<(LogTime, u64, RpcKey)>,
     count: u64,
     pending: u64,
+    disks: DiskRequests,
     clocks: ClockBounds,
     stats: LinkStats,
     #[serde(skip, default = "no_config")]
@@ -175,6 +184,7 @@ impl Stage for LinkStage {
             order: VecDeque::new(),
             count: 0,
             pending: 0,
+            disks: DiskRequests::default(),
             clocks: ClockBounds::default(),
             stats: LinkStats::default(),
             config,
@@ -212,7 +222,7 @@ impl Stage for LinkStage {
     }
 
     fn pending(&self) -> u64 {
-        self.pending
+        self.pending + self.disks.pending()
     }
 
     fn overflows(&self) -> Vec<(&'static str, u64)> {
@@ -229,11 +239,15 @@ impl LinkStage {
     pub fn advance(&mut self, at: LogTime, out: &mut dyn StageOutput) {
         self.now = self.now.max(at);
         self.expire(out);
+        self.advance_disks(out);
     }
 
     /// Matches an endpoint with a waiting one, or makes it wait.
     pub fn add_endpoint(&mut self, endpoint: LinkEndpoint, out: &mut dyn StageOutput) {
         self.stats.received += 1;
+        if &*endpoint.event.key.protocol == DISK_PROTOCOL {
+            return self.disks.add(self.now, endpoint);
+        }
         let candidates = self.waiting.get(&endpoint.event.key).map(Vec::as_slice).unwrap_or_default();
         let candidates = candidates.iter().filter(|other| other.endpoint.event.side != endpoint.event.side);
         let (mut fitting, mut contradicting) = (Vec::new(), Vec::new());
@@ -289,14 +303,36 @@ impl LinkStage {
         } else {
             format!("rule: {name} connection and cookie, inside by both clocks{no_reply}")
         };
-        let target = Reparented {
-            trace: client.trace,
-            parent: client.event.span,
-            rule: rule.into(),
-            clock: shift(client, server),
-        };
-        self.numbers
-            .write(TraceFragment::link_only(server.trace, RemoteLink::Reparented(target.into())), out);
+        answer_linked(&mut self.numbers, client, server, rule, out);
+    }
+
+    /// Decides about endpoints of virtual machines' disks.
+    fn advance_disks(&mut self, out: &mut dyn StageOutput) {
+        let LinkStage { disks, clocks, numbers, stats, config, now, pending, .. } = self;
+        let room = (WAITING_MAX as u64).saturating_sub(*pending);
+        disks.advance(*now, config.wait_for, room, clocks, &mut |clocks, decision| match decision {
+            Decision::Linked { server, client, rule, clients } => {
+                stats.matched += 1 + clients;
+                if rule == Rule::Same {
+                    clocks.learn_by_agreement(&client, &server);
+                    clocks
+                        .bound(&client, &server)
+                        .iter()
+                        .for_each(|bound| config.on_clock_bound.observe(bound));
+                }
+                answer_linked(numbers, &client, &server, rule.text(), out);
+            }
+            Decision::Refused(endpoint) => {
+                stats.refused += 1;
+                answer_unlinked(numbers, &endpoint, out);
+            }
+            Decision::Unmatched { endpoint, was_evicted } => {
+                stats.unmatched += 1;
+                stats.evicted += u64::from(was_evicted);
+                answer_unlinked(numbers, &endpoint, out);
+            }
+            Decision::Ended => {}
+        });
     }
 
     fn wait(&mut self, endpoint: LinkEndpoint, out: &mut dyn StageOutput) {
@@ -326,11 +362,8 @@ impl LinkStage {
         }
     }
 
-    /// Answers a server endpoint that has no client. A client's trace waits for no answer.
     fn answer_unlinked(&mut self, endpoint: &LinkEndpoint, out: &mut dyn StageOutput) {
-        if endpoint.event.side == RpcSide::Server {
-            self.numbers.write(TraceFragment::link_only(endpoint.trace, RemoteLink::Unlinked), out);
-        }
+        answer_unlinked(&mut self.numbers, endpoint, out);
     }
 
     fn remove(&mut self, key: &RpcKey, number: u64) -> Option<Waiting> {
@@ -351,6 +384,30 @@ impl LinkStage {
     /// Returns the known bounds of the nodes' clocks.
     pub fn clocks(&self) -> &ClockBounds {
         &self.clocks
+    }
+}
+
+/// Answers a server endpoint with its client.
+fn answer_linked(
+    numbers: &mut SequenceNumbers,
+    client: &LinkEndpoint,
+    server: &LinkEndpoint,
+    rule: String,
+    out: &mut dyn StageOutput,
+) {
+    let target = Reparented {
+        trace: client.trace,
+        parent: client.event.span,
+        rule: rule.into(),
+        clock: shift(client, server),
+    };
+    numbers.write(TraceFragment::link_only(server.trace, RemoteLink::Reparented(target.into())), out);
+}
+
+/// Answers a server endpoint that has no client. A client's trace waits for no answer.
+fn answer_unlinked(numbers: &mut SequenceNumbers, endpoint: &LinkEndpoint, out: &mut dyn StageOutput) {
+    if endpoint.event.side == RpcSide::Server {
+        numbers.write(TraceFragment::link_only(endpoint.trace, RemoteLink::Unlinked), out);
     }
 }
 

@@ -62,6 +62,7 @@ fn endpoint(n: usize, request: &Request, side: RpcSide, machine: &Machine) -> Li
         event: RpcEndpointEvent { unique: request.unique, ..event },
         trace: TraceId(high | n as u128),
         clock: machine.clock(),
+        peer: None,
     }
 }
 

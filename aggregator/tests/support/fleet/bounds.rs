@@ -159,7 +159,10 @@ fn endpoints() -> Bound {
             RpcEndpointEvent { span, root: span, side, key, unique: true, no_reply: false, begin, end };
         let clock = NodeClock { source: load::source(1), anchor: EventBatch::tick().anchor };
         let trace = load::source(1).trace_id(span);
-        TraceFragment::link_only(trace, RemoteLink::Endpoint(LinkEndpoint { event, trace, clock }.into()))
+        TraceFragment::link_only(
+            trace,
+            RemoteLink::Endpoint(LinkEndpoint { event, trace, clock, peer: None }.into()),
+        )
     };
     let record = |n: u64| fragments(1, n * CHUNK, (n * CHUNK..(n + 1) * CHUNK).map(endpoint).collect());
     let records = (0..2 * max / CHUNK).map(record);

@@ -113,7 +113,7 @@ impl Load {
 
     fn names(&self, node: u64) -> Vec<LayerEvent> {
         let time = MonotonicNs(clock(node));
-        let device = DeviceEvent { time, device: DISK, name: "loop1".into(), partition_of: None };
+        let device = DeviceEvent { time, device: DISK, name: "loop1".into(), partition_of: None, disk: None };
         let names = (0..self.0.names).flat_map(|n| {
             let file = FileEvent::bare(file(n), time, &format!("/srv/data/tenant-{n}/table"));
             let task = TaskEvent::bare(task(n), time, &format!("database-{n}"));

@@ -6,8 +6,8 @@
 //!
 //! *In*: a folder with one Unix socket for each guest, which QEMU listens on (`-chardev
 //! socket,server=on,wait=off`). *Out*: records of `blkkin.events`, with this host's key, so that one joiner has the
-//! events of both; the name of the guest's virtual machine in each record with events; counters
-//! ([`GuestStats`]).
+//! events of both; in each record with events the guest's virtual machine, its process here, and bounds of the
+//! difference of the clocks, from pings; counters ([`GuestStats`]).
 //!
 //! *Invariant*: a record is acknowledged to the guest once the cluster has it, and not before. Nothing is
 //! stored here: what the cluster does not take waits in the guest, and a new start of this agent is sent it
@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use blkkin_bus::kafka::{Ack, DeliveryHandle, EventProducer, KafkaError, Settings};
 use blkkin_tracer::StopSignal;
-use blkkin_wire::ids::NodeId;
+use blkkin_wire::ids::{NodeId, Source};
 use tracing::{info, warn};
 
 use super::no_cluster;
@@ -109,6 +109,8 @@ impl GuestStats {
 struct Hub {
     producer: RwLock<EventProducer>,
     domain: NodeId,
+    /// Source of the host's own events.
+    source: Source,
     next_handle: AtomicU64,
     /// Records that the producer has, each with its outcome once it is known. Those of a connection that
     /// has ended are not here.
@@ -186,16 +188,17 @@ impl Guests {
     pub(super) fn start(
         folder: &Path,
         settings: &Settings,
-        (node, domain): (NodeId, NodeId),
+        (source, domain): (Source, NodeId),
         stats: Arc<GuestStats>,
         stop: &StopSignal,
     ) -> Result<Guests, CliError> {
         let hub = Arc::new(Hub {
             producer: RwLock::new(EventProducer::new(settings, domain).map_err(no_cluster)?),
             domain,
+            source,
             next_handle: AtomicU64::new(0),
             outcomes: Mutex::default(),
-            claims: Mutex::new(NodeClaims::new(node)),
+            claims: Mutex::new(NodeClaims::new(source.node)),
             stats,
             stop: stop.clone(),
         });

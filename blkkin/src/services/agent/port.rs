@@ -1,7 +1,7 @@
 //! Sends records to the host, from inside a virtual machine.
 //!
 //! *In*: records in order, and a virtio-serial port. *Out*: the records, once each has been acknowledged by
-//! the host's agent, which sends them to Kafka (`guests.rs`). *Invariant*: that of
+//! the host's agent, which sends them to Kafka (`guests.rs`); answers to that agent's pings. *Invariant*: that of
 //! [`blkkin_guest_port::Sender`]. While the host's end is away, up to [`BUFFER_BYTES`] wait here; then the bus
 //! fills, then the rings, and the kernel side counts what it drops.
 //!
@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{BatcherConfig, DeliveryStats, EventBatcher, Record};
 use blkkin_bus::{Next, Subscription};
-use blkkin_guest_port::Sender;
-use blkkin_tracer::StopSignal;
+use blkkin_guest_port::{GuestTime, Sender};
+use blkkin_tracer::{StopSignal, clock};
 use blkkin_wire::batch::EventBatch;
+use blkkin_wire::ids::BootId;
 use tracing::{info, warn};
 
 use super::metrics::AgentMetrics;
@@ -86,6 +87,7 @@ pub(super) fn run(
         let batched = match batches.next(batcher.due_in(Instant::now()).min(link.interval())) {
             Next::Item(batch) => {
                 metrics.record_batch(&batch.stats, batches.stats());
+                link.boot = Some(batch.source.boot);
                 batcher.add(batch, Instant::now())
             }
             Next::Timeout => batcher.due(Instant::now()),
@@ -110,6 +112,8 @@ pub(super) fn run(
 /// The port and the guest's end of its stream.
 struct Link<'a> {
     port: Port,
+    /// Boot of the events; none before the first batch.
+    boot: Option<BootId>,
     sender: Sender,
     had_host: bool,
     waited: Duration,
@@ -119,7 +123,7 @@ struct Link<'a> {
 impl<'a> Link<'a> {
     fn new(port: Port, metrics: &'a AgentMetrics) -> Link<'a> {
         let sender = Sender::new(BUFFER_BYTES);
-        Link { port, sender, had_host: false, waited: Duration::ZERO, metrics }
+        Link { port, boot: None, sender, had_host: false, waited: Duration::ZERO, metrics }
     }
 
     /// Adds a record; waits while there is no room, until `stop`.
@@ -173,7 +177,12 @@ impl<'a> Link<'a> {
                     self.sender.host_left();
                     return Ok(());
                 }
-                Ok(count) => self.sender.receive(&bytes[..count]),
+                Ok(count) => {
+                    self.sender.receive(&bytes[..count]);
+                    if let Some(boot) = self.boot.filter(|_| self.sender.has_ping()) {
+                        self.sender.answer_ping(GuestTime { boot: boot.0, time: clock::now().0 });
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

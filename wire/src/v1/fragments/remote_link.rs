@@ -4,17 +4,18 @@ use super::trace_id::{high_low, trace_id};
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::ids::{SpanId, TraceId};
 use crate::remote_link::{
-    ClockShift, LinkEndpoint, NodeClock, Reparented, RpcEndpointEvent, RpcKey, RpcSide,
+    ClockShift, LinkEndpoint, NodeClock, PeerClock, Reparented, RpcEndpointEvent, RpcKey, RpcSide,
 };
 use crate::v1::message;
 use crate::v1::rpc_endpoint::{NO_REPLY, SERVER, UNIQUE};
+use crate::v1::virtual_machine::{read_offset, write_offset};
 use crate::v1::{Malformed, frame};
 
 pub(super) fn encode_endpoint<'a>(
     endpoint: &'a LinkEndpoint,
     index: &mut impl FnMut(&'a str) -> u32,
 ) -> message::LinkEndpoint {
-    let LinkEndpoint { event, clock, .. } = endpoint;
+    let LinkEndpoint { event, clock, peer, trace: _ } = endpoint;
     let flag = |set, flag| if set { flag } else { 0 };
     message::LinkEndpoint {
         flags: flag(event.side == RpcSide::Server, SERVER)
@@ -31,6 +32,11 @@ pub(super) fn encode_endpoint<'a>(
         boot: clock.source.boot.0.to_be_bytes().to_vec(),
         epoch: clock.source.epoch.0,
         anchor: frame::write_anchor(&clock.anchor),
+        peer: peer.as_ref().map(|peer| message::PeerClock {
+            node: peer.node.0.to_be_bytes().to_vec(),
+            boot: peer.boot.0.to_be_bytes().to_vec(),
+            offset: write_offset(&peer.offset),
+        }),
     }
 }
 
@@ -62,7 +68,14 @@ pub(super) fn decode_endpoint(
         },
         trace,
         clock: NodeClock { source, anchor: frame::read_anchor(&endpoint.anchor) },
+        peer: endpoint.peer.as_ref().map(decode_peer).transpose()?,
     })
+}
+
+fn decode_peer(peer: &message::PeerClock) -> Result<PeerClock, Malformed> {
+    let source = frame::source_of(&peer.node, &peer.boot, 0, ["PeerClock.node", "PeerClock.boot"])?;
+    let offset = read_offset(&peer.offset);
+    Ok(PeerClock { node: source.node, boot: source.boot, offset })
 }
 
 pub(super) fn encode_reparented(reparented: &Reparented, rule: u32) -> message::Reparented {

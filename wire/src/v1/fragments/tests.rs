@@ -3,13 +3,13 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use crate::clock::{ClockAnchor, ClockOffset, DurationNs, MonotonicNs, WallclockNs};
 use crate::fragment::{
     FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Sampled, StageId, TraceFragment,
 };
 use crate::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
 use crate::remote_link::{
-    ClockShift, LinkEndpoint, NodeClock, RemoteLink, Reparented, RpcEndpointEvent, RpcKey, RpcSide,
+    ClockShift, LinkEndpoint, NodeClock, PeerClock, RemoteLink, Reparented, RpcEndpointEvent, RpcKey, RpcSide,
 };
 use crate::span::{Span, SpanKind, SpanLink, TagValue};
 use crate::v1::message;
@@ -62,7 +62,7 @@ prop_compose! {
 prop_compose! {
     fn endpoint()(
         span in id(), root in id(), client: bool, rule in string(), connection in string(), cookie: u64, unique: bool,
-        no_reply: bool, ids: (u128, u128, u64), times: [u64; 5]
+        no_reply: bool, ids: (u128, u128, u64), times: [u64; 5], peer in option::of(any::<(u128, u128, u64, i64, i64)>())
     ) -> LinkEndpoint {
         let [begin, end, monotonic, wallclock, uncertainty] = times;
         LinkEndpoint {
@@ -79,6 +79,9 @@ prop_compose! {
 ..ClockAnchor::NONE
 },
             },
+            peer: peer.map(|(node, boot, at, low, high)| PeerClock {
+                node: NodeId(node), boot: BootId(boot), offset: ClockOffset { at: MonotonicNs(at), low, high },
+            }),
         }
     }
 }
@@ -310,7 +313,7 @@ fn sample_links() -> FragmentBatch {
         fragments: vec![
             fragment(
                 client_trace,
-                RemoteLink::Endpoint(LinkEndpoint { event, trace: client_trace, clock }.into()),
+                RemoteLink::Endpoint(LinkEndpoint { event, trace: client_trace, clock, peer: None }.into()),
             ),
             fragment(server_trace, RemoteLink::Reparented(reparented.into())),
             fragment(server_trace, RemoteLink::PendingParent),

@@ -182,8 +182,13 @@ pub(super) fn sample_batch() -> EventBatch {
     };
     let node =
         FileEvent { path: "/dev/nvme0n1".into(), device_file: Some(disk), mode: 0o060_660, ..name.clone() };
-    let device =
-        DeviceEvent { time: bio.end, device: part, name: "nvme0n1p2".into(), partition_of: Some(disk) };
+    let device = DeviceEvent {
+        time: bio.end,
+        device: part,
+        name: "nvme0n1p2".into(),
+        partition_of: Some(disk),
+        disk: None,
+    };
     let stats = |fired, dropped| RecordStats { fired, recorded: fired - dropped, dropped };
     EventBatch {
         source: Source {
@@ -782,13 +787,9 @@ fn reader_without_page_faults_reads_other_events() {
 /// after other events. `golden/virtual-machine-v1.bin` holds it.
 fn with_virtual_machines() -> EventBatch {
     let mut batch = with_faults();
-    let web = VirtualMachineEvent {
-        time: MonotonicNs(4_999_800_000),
-        pid: Pid(4_400),
-        name: "web1".into(),
-        uuid: "11111111-2222-3333-4444-555555555555".into(),
-    };
-    let db = VirtualMachineEvent { pid: Pid(4_401), name: "db".into(), uuid: "".into(), ..web.clone() };
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    let web = VirtualMachineEvent::bare(MonotonicNs(4_999_800_000), Pid(4_400), "web1", uuid);
+    let db = VirtualMachineEvent::bare(web.time, Pid(4_401), "db", "");
     let last = VirtualMachineEvent { time: MonotonicNs(5_003_000_001), ..db.clone() };
     batch.events.insert(0, LayerEvent::VirtualMachine(web.into()));
     batch.events.insert(4, LayerEvent::VirtualMachine(db.into()));
@@ -801,15 +802,45 @@ fn virtual_machine_bytes_are_stable() {
     assert_golden("virtual-machine-v1", &with_virtual_machines());
 }
 
+fn host_process() -> HostProcess {
+    let clock = ClockOffset { at: MonotonicNs(4_000_000_000), low: -2_000_500_000, high: -1_999_500_000 };
+    HostProcess { node: NodeId(7), boot: BootId(8), pid: Pid(4_400), clock: Some(clock) }
+}
+
+/// Returns the batch with a virtual machine that has a file and a block device as images, a node on a host, and a
+/// disk of a virtual machine. `golden/machine-disks-v1.bin` holds it.
+fn with_machine_disks() -> EventBatch {
+    let mut batch = with_virtual_machines();
+    let time = MonotonicNs(5_003_000_002);
+    let device = DeviceId { major: 254, minor: 0 };
+    let disks = [(r"serial=root", Some(1_234)), ("bytes=1073741824", None)];
+    let disks = disks.map(|(disk, ino)| MachineDisk { disk: disk.into(), device, ino }).to_vec();
+    let web = VirtualMachineEvent { disks, ..VirtualMachineEvent::bare(time, Pid(4_400), "web1", "") };
+    let node = VirtualMachineEvent {
+        host: Some(host_process().into()),
+        ..VirtualMachineEvent::bare(time, VirtualMachineEvent::NODE, "host1", "")
+    };
+    let disk = Some("serial=root".into());
+    let device = DeviceEvent { time, device, name: "vda".into(), partition_of: None, disk };
+    batch.events.push(LayerEvent::VirtualMachine(web.into()));
+    batch.events.push(LayerEvent::Device(device));
+    batch.events.push(LayerEvent::VirtualMachine(node.into()));
+    batch
+}
+
+#[test]
+fn machine_disk_bytes_are_stable() {
+    assert_golden("machine-disks-v1", &with_machine_disks());
+}
+
 /// The host's agent adds the event of the node to a guest's record.
 #[test]
 fn an_appended_virtual_machine_is_the_last_event() {
     for mut batch in [sample_batch(), with_virtual_machines()] {
+        let time = batch.events[0].time();
         let event = VirtualMachineEvent {
-            time: batch.events[0].time(),
-            pid: VirtualMachineEvent::NODE,
-            name: "web1".into(),
-            uuid: "".into(),
+            host: Some(host_process().into()),
+            ..VirtualMachineEvent::bare(time, VirtualMachineEvent::NODE, "web1", "")
         };
         let mut record = encode(&batch);
         append_virtual_machine(&mut record, &event);

@@ -172,9 +172,10 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn device_event()(time in time(), device in device(), name in text(), partition_of in option::of(device()))
-        -> DeviceEvent {
-        DeviceEvent { time, device, name, partition_of }
+    fn device_event()(
+        time in time(), device in device(), name in text(), partition_of in option::of(device()), disk in option::of(text())
+    ) -> DeviceEvent {
+        DeviceEvent { time, device, name, partition_of, disk }
     }
 }
 
@@ -231,9 +232,24 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn virtual_machine()(time in time(), pid: u32, words in [text(), text()]) -> VirtualMachineEvent {
+    fn virtual_machine()(
+        time in time(), pid: u32, words in [text(), text()], disks in vec(machine_disk(), 0..3), host in option::of(host_process())
+    ) -> VirtualMachineEvent {
         let [name, uuid] = words.map(Into::into);
-        VirtualMachineEvent { time, pid: Pid(pid), name, uuid }
+        VirtualMachineEvent { time, pid: Pid(pid), name, uuid, disks, host: host.map(Box::new) }
+    }
+}
+
+prop_compose! {
+    fn machine_disk()(disk in text(), device in device(), ino in option::of(any::<u64>())) -> MachineDisk {
+        MachineDisk { disk, device, ino }
+    }
+}
+
+prop_compose! {
+    fn host_process()(ids: (u128, u128), pid: u32, clock in option::of(any::<(u64, i64, i64)>())) -> HostProcess {
+        let clock = clock.map(|(at, low, high)| ClockOffset { at: MonotonicNs(at), low, high });
+        HostProcess { node: NodeId(ids.0), boot: BootId(ids.1), pid: Pid(pid), clock }
     }
 }
 

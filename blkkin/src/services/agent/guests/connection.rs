@@ -19,11 +19,13 @@ use std::time::{Duration, Instant};
 use blkkin_bus::kafka::{Ack, DeliveryHandle};
 use blkkin_guest_port::{Received, Receiver, ReceiverStats};
 use blkkin_qemu::Machine;
+use blkkin_tracer::clock;
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::clock::{ClockOffset, MonotonicNs};
 use blkkin_wire::event::LayerEvent;
+use blkkin_wire::ids::{BootId, Pid, Source};
 use blkkin_wire::v1;
-use blkkin_wire::virtual_machine::VirtualMachineEvent;
+use blkkin_wire::virtual_machine::{HostProcess, VirtualMachineEvent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing::{info, warn};
@@ -39,6 +41,8 @@ const IDLE_WAIT: Duration = Duration::from_millis(200);
 /// with each request, so that one that answers slowly is not interrupted for ever.
 const SILENCE: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// Least pause between two pings, each after bytes of the guest: it looks at its port again within 5 ms then.
+const PING_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 /// Time by which a guest may be ahead of its rate: 1.6 MiB.
@@ -132,12 +136,14 @@ fn listening_process(stream: &UnixStream) -> Option<u32> {
     (status == 0).then_some(u32::try_from(credentials.pid).ok()?).filter(|pid| *pid != 0)
 }
 
-/// Returns the event that a record of the guest gets, but for its time; none if the machine has no name.
-fn node_event(machine: &Machine) -> Option<VirtualMachineEvent> {
-    let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
-    let (name, uuid) = (text(&machine.name), text(&machine.uuid));
-    let event = VirtualMachineEvent { time: MonotonicNs(0), pid: VirtualMachineEvent::NODE, name, uuid };
-    (!event.shown_name().is_empty()).then_some(event)
+/// Returns the event that a record of the guest gets, but for its time and the clocks.
+fn node_event(machine: &Machine, host: Source) -> VirtualMachineEvent {
+    let [name, uuid] = [&machine.name, &machine.uuid].map(|text| text.as_deref().unwrap_or_default());
+    let process = HostProcess { node: host.node, boot: host.boot, pid: Pid(machine.pid), clock: None };
+    VirtualMachineEvent {
+        host: Some(process.into()),
+        ..VirtualMachineEvent::bare(MonotonicNs(0), VirtualMachineEvent::NODE, name, uuid)
+    }
 }
 
 /// Record between the guest and the cluster.
@@ -153,6 +159,11 @@ struct Connection<'a> {
     stream: UnixStream,
     /// Names the guest's virtual machine.
     node_event: Option<VirtualMachineEvent>,
+    /// Boot of the guest whose clock is known, and this host's clock minus that one.
+    guest_clock: Option<(BootId, ClockOffset)>,
+    /// Number of the last ping, and the time before it.
+    ping: Option<(u64, MonotonicNs)>,
+    pinged: Option<Instant>,
     hub: &'a Hub,
     receiver: Receiver,
     /// Oldest first.
@@ -180,7 +191,10 @@ impl<'a> Connection<'a> {
         Connection {
             path,
             stream,
-            node_event: machine.and_then(node_event),
+            node_event: machine.map(|machine| node_event(machine, hub.source)),
+            guest_clock: None,
+            ping: None,
+            pinged: None,
             hub,
             receiver,
             in_flight: VecDeque::new(),
@@ -242,8 +256,9 @@ impl<'a> Connection<'a> {
                 self.silent_since = now;
                 self.wait = BUSY_WAIT;
                 let buffer = std::mem::take(&mut self.buffer);
-                let received = self.receive(&buffer[..count]);
+                let received = self.receive(&buffer[..count], clock::now());
                 self.buffer = buffer;
+                self.ping(now);
                 received.map_err(End::Refused)
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
@@ -251,10 +266,45 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Takes the records in these bytes, or returns why they are refused.
-    fn receive(&mut self, bytes: &[u8]) -> Result<(), String> {
+    /// Asks a guest that has just sent something for its time.
+    fn ping(&mut self, now: Instant) {
+        let is_due = self.pinged.is_none_or(|last| now.duration_since(last) >= PING_INTERVAL);
+        if !is_due || self.node_event.is_none() {
+            return;
+        }
+        let number = self.ping.map_or(0, |(number, _)| number + 1);
+        self.receiver.ping(number);
+        (self.ping, self.pinged) = (Some((number, clock::now())), Some(now));
+    }
+
+    /// Bounds the difference of the clocks by an answer that was read before `now`.
+    fn take_pong(&mut self, now: MonotonicNs) {
+        let (Some(pong), Some((number, before))) = (self.receiver.take_pong(), self.ping) else { return };
+        if pong.number != number {
+            return;
+        }
+        let (boot, at) = (BootId(pong.guest.boot), MonotonicNs(pong.guest.time));
+        let minus = |host: MonotonicNs| clamp(i128::from(host.0) - i128::from(at.0));
+        let newer = ClockOffset { at, low: minus(before), high: minus(now) };
+        let known = self.guest_clock.filter(|(known, _)| *known == boot);
+        self.guest_clock = Some((boot, known.map_or(newer, |(_, known)| known.narrowed_by(newer))));
+    }
+
+    /// Returns the event that names the virtual machine in a batch.
+    fn node_event_of(&self, batch: &EventBatch) -> Option<VirtualMachineEvent> {
+        let mut event = VirtualMachineEvent { time: first_time(batch)?, ..self.node_event.clone()? };
+        if let Some(host) = &mut event.host {
+            let clock = self.guest_clock.filter(|(boot, _)| *boot == batch.source.boot);
+            host.clock = clock.map(|(_, clock)| clock);
+        }
+        Some(event)
+    }
+
+    /// Takes the records in these bytes, which were there at `now`, or returns why they are refused.
+    fn receive(&mut self, bytes: &[u8], now: MonotonicNs) -> Result<(), String> {
         let mut records = Vec::new();
         self.receiver.receive(bytes, |record| records.push(record));
+        self.take_pong(now);
         self.report_stats();
         for mut record in records {
             let decoded =
@@ -265,8 +315,7 @@ impl<'a> Connection<'a> {
                 return Err("it names its own virtual machine, which only its host knows".to_owned());
             }
             let mut events = batch.events.len() as u64;
-            if let (Some(event), Some(time)) = (&self.node_event, first_time(&batch)) {
-                let event = VirtualMachineEvent { time, ..event.clone() };
+            if let Some(event) = self.node_event_of(&batch) {
                 v1::append_virtual_machine(&mut record.bytes, &event);
                 events += 1;
             }
@@ -366,6 +415,10 @@ impl<'a> Connection<'a> {
 fn names_its_own_machine(batch: &EventBatch) -> bool {
     let of_node = |event: &LayerEvent| matches!(event, LayerEvent::VirtualMachine(one) if one.is_of_node());
     batch.events.iter().any(of_node)
+}
+
+fn clamp(ns: i128) -> i64 {
+    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// Returns the earliest time of a batch's events.

@@ -1,0 +1,165 @@
+//! Traces of a guest and of QEMU: their endpoints, and the fragments of a call that serves several requests.
+
+use std::sync::Arc;
+
+use blkkin_wire::async_io::{AsyncIoEvent, AsyncIoOutcome};
+use blkkin_wire::clock::{ClockOffset, MonotonicNs};
+use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
+use blkkin_wire::event::{BioEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome};
+use blkkin_wire::fragment::TraceFragment;
+use blkkin_wire::ids::{BootId, NodeId, Pid, Sector, SpanId};
+use blkkin_wire::remote_link::{LinkEndpoint, RemoteLink, RpcEndpointEvent, RpcSide};
+use blkkin_wire::syscalls::SyscallId;
+use blkkin_wire::virtual_machine::{HostProcess, MachineDisk, VirtualMachineEvent};
+
+use super::fragments::{endpoints, fragments};
+use crate::fixtures;
+use crate::trace::async_io::AsyncIo;
+use crate::trace::{ProcessNames, Root, Trace};
+
+const IMAGE: u64 = 77;
+
+/// Returns a trace of a process that runs a virtual machine with one disk.
+fn of_qemu(root: Root) -> Trace {
+    let file = fixtures::file_id(IMAGE);
+    let disk = MachineDisk { disk: "serial=root".into(), device: file.device, ino: Some(file.ino) };
+    let machine = VirtualMachineEvent { disks: vec![disk], ..fixtures::virtual_machine(1, "web1") };
+    let mut trace = Trace { root, ..fixtures::trace(1) };
+    trace.names.process = Some(ProcessNames { virtual_machine: Some(machine), ..Default::default() }.into());
+    trace
+}
+
+/// Returns a submission of call 1 that wrote 4 KiB of the image, or of another file.
+fn submission(span: u64, offset: i64, file: u64, outcome: AsyncIoOutcome) -> AsyncIo {
+    let times = [MonotonicNs(20), MonotonicNs(80)];
+    let event = AsyncIoEvent {
+        opcode: 23,
+        file: Some(fixtures::file_id(file)),
+        offset: Some(offset),
+        outcome,
+        bios: 1,
+        ..AsyncIoEvent::bare(SpanId(span), Some(SpanId(1)), fixtures::TASK, times)
+    };
+    AsyncIo { event, file: None }
+}
+
+fn write(sector: u64) -> DiskRequest {
+    DiskRequest { operation: DiskOperation::Write, start: sector, length: 8 }
+}
+
+/// Returns trace, span and request of each endpoint, all of which are servers.
+fn servers(trace: &Trace) -> Vec<(u128, u64, DiskRequest)> {
+    let server = |endpoint: LinkEndpoint| {
+        assert_eq!((endpoint.event.side, endpoint.peer), (RpcSide::Server, None));
+        let request = DiskRequest::from_cookie(endpoint.event.key.cookie);
+        (endpoint.trace.0, endpoint.event.span.0, request)
+    };
+    endpoints(trace).map(server).collect()
+}
+
+#[test]
+fn a_call_on_an_image_is_the_server_of_its_range() {
+    let mut call = fixtures::call(1, 10, 90);
+    call.file = Some(fixtures::open_file(3, IMAGE));
+    let trace = of_qemu(Root::Call(call.clone()));
+    // 4 KiB at 8 KiB.
+    assert_eq!(servers(&trace), [(trace.id.0, 1, write(16))]);
+    assert!(trace.has_remote_client());
+    let sync = SyscallEvent {
+        call: SyscallId::by_name("fdatasync").unwrap(),
+        outcome: SyscallOutcome::Returned(0),
+        ..call.clone()
+    };
+    assert_eq!(servers(&of_qemu(Root::Call(sync))), [(trace.id.0, 1, DiskRequest::FLUSH)]);
+    let other = fixtures::call(1, 10, 90);
+    assert_eq!(servers(&of_qemu(Root::Call(other))), []);
+    let mut process = of_qemu(Root::Call(call));
+    process.names.process = None;
+    assert_eq!(servers(&process), [], "another process may use the image too");
+}
+
+#[test]
+fn a_call_with_one_submission_moves_as_a_whole() {
+    let mut trace = of_qemu(Root::Call(fixtures::call(1, 10, 90)));
+    trace.async_ios = vec![submission(2, 4096, IMAGE, AsyncIoOutcome::Returned(4096))];
+    trace.async_ios.push(submission(3, 0, 5, AsyncIoOutcome::Returned(4096)));
+    assert_eq!(servers(&trace), [(trace.id.0, 1, write(8))]);
+    let all: Vec<TraceFragment> = fragments(&trace).collect();
+    assert_eq!((all.len(), all[0].remote_link.clone()), (1, RemoteLink::PendingParent));
+}
+
+#[test]
+fn each_of_several_submissions_is_a_trace_of_its_own() {
+    let mut trace = of_qemu(Root::Call(fixtures::call(1, 10, 90)));
+    trace.async_ios = vec![
+        submission(2, 4096, IMAGE, AsyncIoOutcome::Returned(4096)),
+        submission(3, 8192, IMAGE, AsyncIoOutcome::Returned(4096)),
+        submission(4, 0, 5, AsyncIoOutcome::Returned(4096)),
+    ];
+    let bio = fixtures::bio_and_request(1, 10, 12, (30, 70)).0;
+    trace.bios = vec![BioEvent { submitter: Submitter::Span(SpanId(3)), ..bio }];
+    let own = |span| trace.source.trace_id(SpanId(span));
+    assert_eq!(servers(&trace), [(own(2).0, 2, write(8)), (own(3).0, 3, write(16))]);
+    let all: Vec<TraceFragment> = fragments(&trace).collect();
+    let shape = |one: &TraceFragment| {
+        (one.trace, one.remote_link.clone(), one.spans.iter().map(|span| span.id.0).collect::<Vec<_>>())
+    };
+    let shapes: Vec<_> = all.iter().map(shape).collect();
+    let pending = RemoteLink::PendingParent;
+    assert_eq!(shapes[0].1, RemoteLink::None);
+    assert!(shapes[0].2.contains(&1) && shapes[0].2.contains(&4) && !shapes[0].2.contains(&3), "{shapes:?}");
+    assert_eq!((shapes[1].0, &shapes[1].1), (own(2), &pending));
+    assert_eq!((shapes[2].0, &shapes[2].1), (own(3), &pending));
+    assert!(shapes[2].2.starts_with(&[3]) && shapes[2].2.contains(&10), "{shapes:?}");
+    let root = &all[2].spans[0];
+    assert_eq!((root.parent, root.links[0].span, root.links[0].trace), (None, SpanId(1), trace.id));
+    assert!(all.iter().all(|one| one.spans.iter().all(|span| span.trace == one.trace)));
+}
+
+#[test]
+fn a_submission_without_a_result_has_the_length_of_its_bios_if_all_are_there() {
+    let mut trace = of_qemu(Root::Call(fixtures::call(1, 10, 90)));
+    trace.async_ios = vec![submission(2, 4096, IMAGE, AsyncIoOutcome::Ended)];
+    assert_eq!(servers(&trace), []);
+    let bio = fixtures::bio_and_request(1, 10, 12, (30, 70)).0;
+    trace.bios = vec![BioEvent { submitter: Submitter::Span(SpanId(2)), bytes: 4096, ..bio }];
+    assert_eq!(servers(&trace), [(trace.id.0, 1, write(8))]);
+}
+
+#[test]
+fn a_guests_request_is_a_client_once_the_hosts_clock_is_known() {
+    let mut trace = Trace { root: Root::Kernel, ..fixtures::trace(1) };
+    let request = fixtures::bio_and_request(1, 10, 12, (30, 70)).1;
+    trace.requests = vec![RequestEvent { sector: Sector(16), bytes: 4096, ..request }];
+    let clock = ClockOffset { at: MonotonicNs(5), low: -10, high: 10 };
+    let host = HostProcess { node: NodeId(9), boot: BootId(8), pid: Pid(4_400), clock: Some(clock) };
+    let node = |host: HostProcess| {
+        let machine = VirtualMachineEvent::bare(MonotonicNs(1), VirtualMachineEvent::NODE, "web1", "");
+        Some(Arc::new(VirtualMachineEvent { host: Some(host.into()), ..machine }))
+    };
+    trace.names.node_machine = node(host.clone());
+    assert_eq!(endpoints(&trace).count(), 0, "no disk that the host knows");
+    Arc::make_mut(&mut trace.names.devices).disks.insert(trace.requests[0].device, "serial=root".into());
+    let all: Vec<_> = endpoints(&trace).collect();
+    let [endpoint] = &all[..] else { panic!("{all:?}") };
+    let operation = if trace.requests[0].op.is_write() { DiskOperation::Write } else { DiskOperation::Read };
+    let expected = DiskRequest { operation, ..write(16) }.key(NodeId(9), Pid(4_400), "serial=root");
+    assert_eq!(
+        (&endpoint.event.key, endpoint.event.side, endpoint.event.span),
+        (&expected, RpcSide::Client, SpanId(12))
+    );
+    assert_eq!(endpoint.event.begin, trace.requests[0].issue.unwrap());
+    assert_eq!(endpoint.peer.unwrap().offset, clock);
+    trace.names.node_machine = node(HostProcess { clock: None, ..host });
+    assert_eq!(endpoints(&trace).count(), 0);
+}
+
+#[test]
+fn an_endpoint_that_a_source_made_itself_is_ignored() {
+    let mut trace = fixtures::call_trace(1, (10, 90));
+    let endpoint = fixtures::rpc_endpoint(1, RpcSide::Client, 7, (20, 80));
+    let key = write(16).key(NodeId(9), Pid(4_400), "serial=root");
+    trace.rpc_endpoints = vec![endpoint.clone(), RpcEndpointEvent { key, ..endpoint }];
+    let protocols: Vec<_> = endpoints(&trace).map(|one| one.event.key.protocol).collect();
+    assert_eq!(protocols, ["nbd".into()]);
+}

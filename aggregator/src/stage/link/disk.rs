@@ -1,0 +1,400 @@
+//! Links requests of guests to the operations of QEMU that serve them.
+//!
+//! *In*: endpoints whose keys are requests to a virtual machine's disk ([`DiskRequest`]): of the guest (client) and of
+//! QEMU (server). *Out*: for each server endpoint, its client and the rule, or that it has none.
+//!
+//! *Invariant*: a server endpoint is linked only to a client of the same disk and operation whose range and time
+//! contain its own. If the endpoints leave a choice, none of them is linked.
+//!
+//! A key repeats, because a guest writes a block again. The clocks distinguish the two: the host's agent bounds their
+//! difference by a ping ([`PeerClock`](blkkin_wire::remote_link::PeerClock)), and linked pairs that agree bound it
+//! further ([`ClockBounds`]). So the bound is soon as small as the shortest way between guest and QEMU, which is less than what
+//! is between two requests for one block.
+//!
+//! | QEMU did | rule |
+//! |---|---|
+//! | the same operation on the same range | one server and one client contain no other choice |
+//! | one operation for several requests (it merges neighbours) | the clients' ranges together are the server's range, without overlap; the first is the parent |
+//! | several operations for one request | one client's range contains the server's |
+//! | an operation on whole blocks of the image's device, for a request of a part | one client's range, rounded to blocks of 4,096 bytes, is the server's |
+//! | a flush | one client, or several that were issued at the same moment: the guest's block layer serves them with one flush |
+//!
+//! # When
+//!
+//! A decision waits until each of the endpoints that take part arrived [`SETTLE_MS`] ago, so that no other one is on
+//! its way. Guest and host send their records once a second. An endpoint that arrives later finds no choice that was
+//! not there, unless one of the others was lost: a wrong link takes two lost endpoints of two requests for the same
+//! range within the bound of the clocks.
+//!
+//! *Rejected*: a decision at once, by the clocks alone ([`super`]). It requires a bound below the length of the server's
+//! endpoint, and a write to the page cache takes 3 us.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
+use blkkin_wire::remote_link::{LinkEndpoint, RpcSide};
+use blkkin_wire::stage::LogTime;
+use serde::{Deserialize, Serialize};
+
+use super::clock_bounds::ClockBounds;
+
+/// Time in ms of the log for which an endpoint waits for others that could take part.
+const SETTLE_MS: u64 = 2_000;
+/// Maximum length of a guest's request that QEMU splits, in sectors: 8 MiB. Linux' default maximum is 4 MiB.
+const SPLIT_MAX: u64 = 16_384;
+/// Sectors of the largest block to which QEMU rounds a request for direct I/O.
+const BLOCK: u64 = 8;
+
+/// Waiting endpoints by disk.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct DiskRequests {
+    disks: BTreeMap<Box<str>, Disk>,
+    /// Endpoints in the order of arrival, to be considered when they have settled, and to be given up.
+    settling: VecDeque<Arrival>,
+    expiring: VecDeque<Arrival>,
+    count: u64,
+    pending: u64,
+}
+
+/// Endpoints of one disk, by cookie and number of arrival.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Disk {
+    clients: BTreeMap<Place, Waiting>,
+    servers: BTreeMap<Place, Waiting>,
+}
+
+type Place = (u64, u64);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Arrival {
+    at: LogTime,
+    disk: Box<str>,
+    place: Place,
+    side: RpcSide,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Waiting {
+    at: LogTime,
+    endpoint: LinkEndpoint,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum State {
+    Open,
+    /// A client with a server, which may have more.
+    Linked,
+    /// An endpoint that had a choice, and so is still one of the choices of others.
+    Refused,
+}
+
+/// Decision about endpoints, which do not wait any more.
+#[derive(Debug)]
+pub(super) enum Decision {
+    /// A server with its client. `clients` is the number of clients that it serves.
+    Linked { server: LinkEndpoint, client: LinkEndpoint, rule: Rule, clients: u64 },
+    /// An endpoint that had several candidates.
+    Refused(LinkEndpoint),
+    /// A server without a client, or a client without a server.
+    Unmatched { endpoint: LinkEndpoint, was_evicted: bool },
+    /// An endpoint about which a decision was made before.
+    Ended,
+}
+
+/// Reason of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    Same,
+    Merged(u64),
+    Part,
+    Rounded,
+    Flush(u64),
+}
+
+impl Rule {
+    /// Returns the text of the tag `blkkin.parent.evidence`.
+    pub(super) fn text(self) -> String {
+        let inside = "inside by both clocks";
+        match self {
+            Rule::Same => format!("rule: disk, operation and range, {inside}"),
+            Rule::Merged(requests) => {
+                format!(
+                    "rule: disk and operation, ranges of {requests} guest requests, the first is the parent, {inside}"
+                )
+            }
+            Rule::Rounded => format!("rule: disk and operation, range rounded to whole blocks, {inside}"),
+            Rule::Part => format!("rule: disk and operation, part of the range, {inside}"),
+            Rule::Flush(1) => format!("rule: flush of the disk, {inside}"),
+            Rule::Flush(requests) => {
+                format!("rule: flush of the disk for {requests} guest requests, {inside}")
+            }
+        }
+    }
+}
+
+/// Outcome of a look at one server.
+enum Choice {
+    /// No client yet, or not all of those that it needs.
+    None,
+    /// An endpoint that takes part has not settled.
+    Later,
+    Linked(Vec<Place>, Rule),
+    /// Clients and servers that leave a choice.
+    Ambiguous(Vec<Place>, Vec<Place>),
+}
+
+impl DiskRequests {
+    /// Returns the number of endpoints without a decision.
+    pub(super) fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// Adds an endpoint that arrived now.
+    pub(super) fn add(&mut self, now: LogTime, endpoint: LinkEndpoint) {
+        let (side, disk) = (endpoint.event.side, endpoint.event.key.connection.clone());
+        let place = (endpoint.event.key.cookie, self.count);
+        self.count += 1;
+        self.pending += 1;
+        for queue in [&mut self.settling, &mut self.expiring] {
+            queue.push_back(Arrival { at: now, disk: disk.clone(), place, side });
+        }
+        let of_disk = self.disks.entry(disk).or_default();
+        of_disk.of(side).insert(place, Waiting { at: now, endpoint, state: State::Open });
+    }
+
+    /// Decides about endpoints that have settled, and gives up those that waited for `wait_for` ms or, oldest first,
+    /// that are more than `max`.
+    pub(super) fn advance(
+        &mut self,
+        now: LogTime,
+        wait_for: u64,
+        max: u64,
+        clocks: &mut ClockBounds,
+        decide: &mut dyn FnMut(&mut ClockBounds, Decision),
+    ) {
+        let has_waited = |arrival: &Arrival, ms: u64| now.0.saturating_sub(arrival.at.0) > ms;
+        while let Some(arrival) = self.settling.pop_front_if(|arrival| has_waited(arrival, SETTLE_MS)) {
+            self.settle(&arrival, now, clocks, decide);
+        }
+        while let Some(arrival) =
+            self.expiring.pop_front_if(|arrival| has_waited(arrival, wait_for) || self.pending > max)
+        {
+            let was_evicted = !has_waited(&arrival, wait_for);
+            let Some(waiting) = self.remove(&arrival.disk, arrival.place, arrival.side) else { continue };
+            decide(
+                clocks,
+                match waiting.state {
+                    State::Open => Decision::Unmatched { endpoint: waiting.endpoint, was_evicted },
+                    State::Linked | State::Refused => Decision::Ended,
+                },
+            );
+        }
+        if self.disks.len() > 1_024 {
+            self.disks.retain(|_, disk| !disk.clients.is_empty() || !disk.servers.is_empty());
+        }
+    }
+
+    /// Decides about a server that has settled, or about those that a client which has settled may concern.
+    fn settle(
+        &mut self,
+        arrival: &Arrival,
+        now: LogTime,
+        clocks: &mut ClockBounds,
+        decide: &mut dyn FnMut(&mut ClockBounds, Decision),
+    ) {
+        let Some(disk) = self.disks.get(&arrival.disk) else { return };
+        let servers = match arrival.side {
+            RpcSide::Server => vec![arrival.place],
+            RpcSide::Client => disk.servers_of(DiskRequest::from_cookie(arrival.place.0)),
+        };
+        for place in servers {
+            self.look_at(&arrival.disk, place, now, clocks, decide);
+        }
+    }
+
+    fn look_at(
+        &mut self,
+        name: &str,
+        place: Place,
+        now: LogTime,
+        clocks: &mut ClockBounds,
+        decide: &mut dyn FnMut(&mut ClockBounds, Decision),
+    ) {
+        let Some(disk) = self.disks.get(name) else { return };
+        if disk.servers.get(&place).is_none_or(|server| server.state != State::Open) {
+            return;
+        }
+        let (clients, rule) = match disk.choice(place, now, clocks) {
+            Choice::None | Choice::Later => return,
+            Choice::Linked(clients, rule) => (clients, rule),
+            Choice::Ambiguous(clients, servers) => {
+                return self.refuse(name, &clients, &servers, clocks, decide);
+            }
+        };
+        let Some(server) = self.remove(name, place, RpcSide::Server) else { return };
+        let Some(disk) = self.disks.get_mut(name) else { return };
+        let mut parent: Option<LinkEndpoint> = None;
+        let mut new = 0;
+        for place in clients {
+            let Some(client) = disk.clients.get_mut(&place) else { continue };
+            let is_new = client.state == State::Open;
+            client.state = State::Linked;
+            new += u64::from(is_new);
+            self.pending -= u64::from(is_new);
+            let begin = |endpoint: &LinkEndpoint| (endpoint.event.begin, endpoint.event.span);
+            if parent.as_ref().is_none_or(|parent| begin(&client.endpoint) < begin(parent)) {
+                parent = Some(client.endpoint.clone());
+            }
+            // Others have all that they can get.
+            if matches!(rule, Rule::Same | Rule::Merged(_)) {
+                disk.clients.remove(&place);
+            }
+        }
+        if let Some(client) = parent {
+            decide(clocks, Decision::Linked { server: server.endpoint, client, rule, clients: new });
+        }
+    }
+
+    /// Refuses the endpoints that leave a choice. They stay until they expire, since each is a choice of others.
+    fn refuse(
+        &mut self,
+        name: &str,
+        clients: &[Place],
+        servers: &[Place],
+        clocks: &mut ClockBounds,
+        decide: &mut dyn FnMut(&mut ClockBounds, Decision),
+    ) {
+        let Some(disk) = self.disks.get_mut(name) else { return };
+        for (side, places) in [(RpcSide::Client, clients), (RpcSide::Server, servers)] {
+            for place in places {
+                let Some(waiting) = disk.of(side).get_mut(place) else { continue };
+                if waiting.state == State::Open {
+                    waiting.state = State::Refused;
+                    self.pending -= 1;
+                    decide(clocks, Decision::Refused(waiting.endpoint.clone()));
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, disk: &str, place: Place, side: RpcSide) -> Option<Waiting> {
+        let removed = self.disks.get_mut(disk)?.of(side).remove(&place)?;
+        self.pending -= u64::from(removed.state == State::Open);
+        Some(removed)
+    }
+}
+
+impl Disk {
+    fn of(&mut self, side: RpcSide) -> &mut BTreeMap<Place, Waiting> {
+        match side {
+            RpcSide::Client => &mut self.clients,
+            RpcSide::Server => &mut self.servers,
+        }
+    }
+
+    /// Returns the waiting servers that a client's request may concern: those of its operation whose range overlaps.
+    fn servers_of(&self, client: DiskRequest) -> Vec<Place> {
+        let overlapping = overlapping(&self.servers, client);
+        overlapping.map(|(place, _)| *place).collect()
+    }
+
+    /// Returns what is to be done about a server.
+    fn choice(&self, place: Place, now: LogTime, clocks: &ClockBounds) -> Choice {
+        let Some(server) = self.servers.get(&place) else { return Choice::None };
+        let has_settled = |waiting: &Waiting| now.0.saturating_sub(waiting.at.0) > SETTLE_MS;
+        let contains = |client: &Waiting| clocks.contains(&client.endpoint, &server.endpoint);
+        let request = DiskRequest::from_cookie(place.0);
+        let candidates: Vec<_> =
+            overlapping(&self.clients, request).filter(|(_, client)| contains(client)).collect();
+        if !has_settled(server) || !candidates.iter().all(|(_, client)| has_settled(client)) {
+            return Choice::Later;
+        }
+        let places = |of: &[(&Place, &Waiting)]| of.iter().map(|(place, _)| **place).collect::<Vec<_>>();
+        if request.operation == DiskOperation::Flush {
+            return match candidates.as_slice() {
+                [] => Choice::None,
+                [first, others @ ..] => {
+                    let begin = first.1.endpoint.event.begin;
+                    match others.iter().all(|(_, other)| other.endpoint.event.begin == begin) {
+                        true => Choice::Linked(places(&candidates), Rule::Flush(candidates.len() as u64)),
+                        false => Choice::Ambiguous(Vec::new(), vec![place]),
+                    }
+                }
+            };
+        }
+        let range = |place: &Place| DiskRequest::from_cookie(place.0);
+        let same: Vec<_> = candidates.iter().filter(|(one, _)| one.0 == place.0).copied().collect();
+        if let [(client, waiting)] = same.as_slice() {
+            // The client must have no other choice either.
+            let others = self.servers.range((place.0, 0)..=(place.0, u64::MAX));
+            let others = others
+                .filter(|(other, one)| **other != place && clocks.contains(&waiting.endpoint, &one.endpoint));
+            let others: Vec<_> = others.collect();
+            if others.is_empty() && waiting.state == State::Open {
+                return Choice::Linked(vec![**client], Rule::Same);
+            }
+            let servers = others.into_iter().map(|(other, _)| *other).chain([place]).collect();
+            return Choice::Ambiguous(vec![**client], servers);
+        }
+        if same.len() > 1 {
+            return Choice::Ambiguous(places(&same), vec![place]);
+        }
+        let parts: Vec<_> =
+            candidates.iter().filter(|(one, _)| is_within(range(one), request)).copied().collect();
+        if is_tiled(request, parts.iter().map(|(one, _)| range(one))) {
+            return Choice::Linked(places(&parts), Rule::Merged(parts.len() as u64));
+        }
+        if let [one] = parts.as_slice()
+            && is_rounded(range(one.0), request)
+        {
+            return Choice::Linked(vec![*one.0], Rule::Rounded);
+        }
+        let whole: Vec<_> =
+            candidates.iter().filter(|(one, _)| is_within(request, range(one))).copied().collect();
+        match whole.as_slice() {
+            [one] => Choice::Linked(vec![*one.0], Rule::Part),
+            [] => Choice::None,
+            _ => Choice::Ambiguous(Vec::new(), vec![place]),
+        }
+    }
+}
+
+/// Iterates over the endpoints of this operation whose range overlaps, by first sector.
+fn overlapping(
+    of: &BTreeMap<Place, Waiting>,
+    request: DiskRequest,
+) -> impl Iterator<Item = (&Place, &Waiting)> {
+    let first = DiskRequest { start: request.start.saturating_sub(SPLIT_MAX), length: 0, ..request };
+    let last = DiskRequest { start: request.end().max(request.start + 1), length: 0, ..request };
+    let (first, last) = match request.operation {
+        DiskOperation::Flush => ((request.cookie(), 0), (request.cookie(), u64::MAX)),
+        _ => ((first.cookie(), 0), (last.cookie(), 0)),
+    };
+    let overlaps = move |place: &Place| {
+        let one = DiskRequest::from_cookie(place.0);
+        request.operation == DiskOperation::Flush || one.end() > request.start
+    };
+    of.range(first..=last).filter(move |(place, _)| overlaps(place))
+}
+
+fn is_within(inner: DiskRequest, outer: DiskRequest) -> bool {
+    inner.start >= outer.start && inner.end() <= outer.end()
+}
+
+/// Returns whether a range is another one rounded to whole blocks.
+fn is_rounded(part: DiskRequest, whole: DiskRequest) -> bool {
+    (whole.start, whole.end()) == (part.start / BLOCK * BLOCK, part.end().next_multiple_of(BLOCK))
+}
+
+/// Returns whether ranges, by first sector, are the whole without overlap.
+fn is_tiled(whole: DiskRequest, parts: impl Iterator<Item = DiskRequest>) -> bool {
+    let mut next = whole.start;
+    for part in parts {
+        if part.start != next {
+            return false;
+        }
+        next = part.end();
+    }
+    next == whole.end()
+}

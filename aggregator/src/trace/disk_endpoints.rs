@@ -1,0 +1,161 @@
+//! Endpoints of a trace toward a virtual machine's disk: requests of a guest, and operations of QEMU.
+//!
+//! *In*: a trace. *Out*: for a guest's trace, a client endpoint for each request to a disk that guest and host both
+//! name. For a trace of a QEMU process, a server endpoint for each operation on the image of such a disk: a system call,
+//! or a submission of asynchronous I/O.
+//!
+//! A call that submits several serves several requests, so each submission is a trace of its own, with a span link to
+//! the call (`stage/fragments.rs`). The call with one submission moves to the guest's trace as a whole.
+//!
+//! *Invariant*: an endpoint has the key of its own operation and range ([`DiskRequest`]), and the times at which QEMU
+//! had it or the image's file system had it. A guest's endpoint carries the host's clock as its host's agent knows it;
+//! without that there is none, since nothing could be matched.
+//!
+//! QEMU takes the results of libaio from memory, without a call, so they are unknown. Then the bios of the submission
+//! have its length, if all are there.
+//!
+//! *Rejected*: the call's trace below one of the requests that it serves. The others would have nothing, and that one
+//! what belongs to others.
+
+use blkkin_wire::async_io::{AsyncDirection, AsyncInterface, AsyncIoEvent, AsyncIoOutcome};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
+use blkkin_wire::event::{BioEvent, RequestEvent, SyscallEvent, SyscallOutcome};
+use blkkin_wire::ids::{DeviceId, FileId, SpanId};
+use blkkin_wire::remote_link::{PeerClock, RpcEndpointEvent, RpcKey, RpcSide};
+use blkkin_wire::syscalls::SyscallClass;
+use blkkin_wire::virtual_machine::MachineDisk;
+
+use crate::trace::Trace;
+use crate::trace::async_io::AsyncIo;
+use crate::trace::interned_file::InternedFile;
+
+/// `fallocate` mode that makes a hole (FALLOC_FL_PUNCH_HOLE, include/uapi/linux/falloc.h).
+const PUNCH_HOLE: u64 = 2;
+/// `IORING_OP_FSYNC`, `IOCB_CMD_FSYNC` and `IOCB_CMD_FDSYNC`.
+const SYNC_OPCODES: [(AsyncInterface, u8); 3] =
+    [(AsyncInterface::IoUring, 3), (AsyncInterface::Libaio, 2), (AsyncInterface::Libaio, 3)];
+
+impl Trace {
+    /// Returns the requests of a guest that its host serves, with the host's clock.
+    pub(crate) fn disk_clients(&self) -> Option<(PeerClock, Vec<RpcEndpointEvent>)> {
+        let host = self.names.node_machine.as_ref()?.host.as_deref()?;
+        let clock = PeerClock { node: host.node, boot: host.boot, offset: host.clock? };
+        let client = |request: &RequestEvent| {
+            let disk = self.names.devices.disks.get(&request.device)?;
+            let key = request_of(request)?.key(host.node, host.pid, disk);
+            let (span, times) = (request.span, [request.issue?, request.complete]);
+            Some(endpoint(span, self.root_span, RpcSide::Client, key, times))
+        };
+        let clients: Vec<_> = self.requests.iter().filter_map(client).collect();
+        (!clients.is_empty()).then_some((clock, clients))
+    }
+
+    /// Returns the operations of QEMU that serve requests of its guest. One that is alone has the span of the root;
+    /// each of several is the root of a trace of its own.
+    pub(crate) fn disk_servers(&self) -> Vec<RpcEndpointEvent> {
+        let process = self.names.process.as_ref();
+        let Some(machine) = process.and_then(|process| process.virtual_machine.as_ref()) else {
+            return Vec::new();
+        };
+        let disk_of = |file: FileId, name: Option<&InternedFile>| {
+            let device = name.and_then(|name| name.device_file);
+            machine.disks.iter().find(|disk| is_image(disk, file, device))
+        };
+        let server = |span: SpanId, disk: &MachineDisk, request: DiskRequest, times| {
+            endpoint(
+                span,
+                span,
+                RpcSide::Server,
+                request.key(self.source.node, machine.pid, &disk.disk),
+                times,
+            )
+        };
+        let of_call = self.call().and_then(|call| {
+            let disk = disk_of(call.file?.file, self.names.file.as_deref())?;
+            Some(server(self.root_span, disk, request_of_call(call)?, [call.enter, call.exit]))
+        });
+        if let Some(server) = of_call {
+            return vec![server];
+        }
+        let of_submission = |io: &AsyncIo| {
+            let disk = disk_of(io.event.file?, io.file.as_deref())?;
+            let request = request_of_submission(&io.event, || self.bios_of(&io.event))?;
+            Some(server(io.event.span, disk, request, [io.event.start, io.event.end]))
+        };
+        let mut servers: Vec<_> = self.async_ios.iter().filter_map(of_submission).collect();
+        if let [alone] = servers.as_mut_slice() {
+            (alone.span, alone.root) = (self.root_span, self.root_span);
+        }
+        servers
+    }
+}
+
+fn endpoint(
+    span: SpanId,
+    root: SpanId,
+    side: RpcSide,
+    key: RpcKey,
+    [begin, end]: [MonotonicNs; 2],
+) -> RpcEndpointEvent {
+    RpcEndpointEvent { span, root, side, key, unique: false, no_reply: false, begin, end }
+}
+
+/// Returns whether a file, or the block device behind a device file, is the image of a disk.
+fn is_image(disk: &MachineDisk, file: FileId, device: Option<DeviceId>) -> bool {
+    match disk.ino {
+        Some(ino) => (disk.device, ino) == (file.device, file.ino),
+        None => device == Some(disk.device),
+    }
+}
+
+fn request_of(request: &RequestEvent) -> Option<DiskRequest> {
+    let operation = match request.op.number() {
+        1 if request.bytes == 0 && request.op.is_preflush() => return Some(DiskRequest::FLUSH),
+        2 => return Some(DiskRequest::FLUSH),
+        0 => DiskOperation::Read,
+        1 => DiskOperation::Write,
+        3 => DiskOperation::Discard,
+        _ => return None,
+    };
+    DiskRequest::of_bytes(operation, request.sector.0.checked_mul(512)?, request.bytes.into())
+}
+
+fn request_of_call(call: &SyscallEvent) -> Option<DiskRequest> {
+    let spec = call.call.spec();
+    let operation = match (spec.class, spec.name) {
+        (SyscallClass::Read, _) => DiskOperation::Read,
+        (SyscallClass::Write, _) => DiskOperation::Write,
+        (_, "fsync" | "fdatasync") => return Some(DiskRequest::FLUSH),
+        (_, "fallocate") if call.args[1] & PUNCH_HOLE != 0 => {
+            return DiskRequest::of_bytes(DiskOperation::Discard, call.args[2], call.args[3]);
+        }
+        _ => return None,
+    };
+    let SyscallOutcome::Returned(returned) = call.outcome else { return None };
+    let offset = u64::try_from(spec.offset(&call.args)?).ok()?;
+    DiskRequest::of_bytes(operation, offset, spec.bytes(returned)?)
+}
+
+fn request_of_submission<'a, B: Iterator<Item = &'a BioEvent>>(
+    io: &AsyncIoEvent,
+    bios: impl FnOnce() -> B,
+) -> Option<DiskRequest> {
+    if SYNC_OPCODES.contains(&(io.interface, io.opcode)) {
+        return Some(DiskRequest::FLUSH);
+    }
+    let operation = match io.operation().direction? {
+        AsyncDirection::Read => DiskOperation::Read,
+        AsyncDirection::Write => DiskOperation::Write,
+    };
+    let bytes = match io.outcome {
+        AsyncIoOutcome::Returned(_) => io.bytes()?.into(),
+        AsyncIoOutcome::Ended | AsyncIoOutcome::NoEnd => {
+            let (count, bytes) =
+                bios().fold((0, 0), |(count, bytes), bio| (count + 1, bytes + u64::from(bio.bytes)));
+            // Without one of them the range would be another.
+            if count == io.bios { bytes } else { return None }
+        }
+    };
+    DiskRequest::of_bytes(operation, u64::try_from(io.offset?).ok()?, bytes)
+}

@@ -1,0 +1,147 @@
+//! A guest with a stock kernel, busybox, the static binary and no network, that QEMU emulates.
+//!
+//! Its console is a file, a second serial port takes lines from the test, and a virtio-serial port leads to the
+//! host's agent.
+
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use super::KillOnDrop;
+use super::tools::{capture, tool};
+
+/// An emulated guest boots in 6 s and loads the programs in 10 s.
+const TIME_LIMIT: Duration = Duration::from_secs(240);
+const SOON: Duration = Duration::from_secs(60);
+
+/// First lines of each guest's first process: folders, drivers, random numbers.
+const PREPARE: &str = r#"#!/bin/sh
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+exec < /dev/null > /dev/ttyS0 2>&1
+exec 3< /dev/ttyS1
+for module in /modules/*; do insmod "$module"; done
+# The static binary waits until the kernel has random numbers; a read makes it gather some.
+head -c 1 /dev/random > /dev/null
+"#;
+
+/// Configuration of a guest.
+pub(crate) struct GuestOptions<'a> {
+    /// Name of the virtual machine.
+    pub(crate) name: &'a str,
+    pub(crate) uuid: &'a str,
+    pub(crate) machine_id: u128,
+    /// Script of its first process, after [`PREPARE`].
+    pub(crate) script: String,
+    /// Arguments of QEMU for its disks.
+    pub(crate) disks: Vec<String>,
+}
+
+/// Finds the unpacked kernel, or returns the reason to skip.
+pub(crate) fn kernel() -> Result<PathBuf, String> {
+    let given = std::env::var_os("BLKKIN_GUEST_KERNEL").map(PathBuf::from);
+    let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/vm/linux-6.12");
+    let found = given.into_iter().chain([unpacked]).find(|folder| folder.join("vmlinuz").is_file());
+    found.ok_or_else(|| "no kernel for a guest: cargo xtask setup --guests fetches one".to_owned())
+}
+
+/// A running guest; killed when dropped.
+pub(crate) struct Guest {
+    console: PathBuf,
+    control: UnixStream,
+    _process: KillOnDrop,
+}
+
+impl Guest {
+    pub(crate) fn start(
+        folder: &Path,
+        kernel: &Path,
+        binary: &Path,
+        port: &Path,
+        options: &GuestOptions<'_>,
+    ) -> Guest {
+        let archive = archive(folder, kernel, binary, options);
+        let [console, control] = ["console", "control"].map(|name| folder.join(name));
+        let mut qemu = tool("qemu-system-x86_64");
+        qemu.args([
+            "-nodefaults",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-name",
+            options.name,
+            "-uuid",
+            options.uuid,
+        ]);
+        qemu.args(["-accel", "tcg,thread=single", "-cpu", "qemu64", "-smp", "2", "-m", "1024"]);
+        qemu.arg("-serial").arg(format!("file:{}", console.display()));
+        qemu.arg("-serial").arg(format!("unix:{},server=on,wait=off", control.display()));
+        qemu.args(&options.disks);
+        qemu.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=p,name=org.blkkin.0"]);
+        qemu.arg("-chardev").arg(format!("socket,id=p,path={},server=on,wait=off", port.display()));
+        qemu.arg("-kernel").arg(kernel.join("vmlinuz")).arg("-initrd").arg(archive);
+        qemu.args(["-append", "console=ttyS0 loglevel=4 panic=-1"]);
+        let process = KillOnDrop(qemu.stdin(Stdio::null()).spawn().unwrap());
+        let start = Instant::now();
+        let control = loop {
+            match UnixStream::connect(&control) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(start.elapsed() < SOON, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        Guest { console, control, _process: process }
+    }
+
+    pub(crate) fn go(&mut self) {
+        self.control.write_all(b"go\n").unwrap();
+    }
+
+    /// Waits for a line of the guest that begins with this text, and returns the rest of it.
+    pub(crate) fn wait_for(&self, text: &str) -> String {
+        let start = Instant::now();
+        loop {
+            let console = self.console();
+            let rest = console.lines().find_map(|line| line.strip_prefix("guest: ")?.strip_prefix(text));
+            if let Some(rest) = rest {
+                return rest.trim().to_owned();
+            }
+            assert!(start.elapsed() < TIME_LIMIT, "no `{text}` in:\n{console}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    pub(crate) fn console(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+}
+
+/// Makes the initramfs: busybox, the binary, the driver of the disk.
+fn archive(folder: &Path, kernel: &Path, binary: &Path, options: &GuestOptions<'_>) -> PathBuf {
+    let root = folder.join("root");
+    for name in ["bin", "dev", "etc", "modules", "proc", "run", "sys", "tmp"] {
+        fs::create_dir_all(root.join(name)).unwrap();
+    }
+    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+    for name in capture(tool("busybox").arg("--list")).unwrap().lines().filter(|name| *name != "busybox") {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+    }
+    capture(tool("strip").arg("-o").arg(root.join("bin/blkkin")).arg(binary)).unwrap();
+    let module = kernel.join("modules/virtio_blk.ko.xz");
+    let unpacked = tool("busybox").args(["unxz", "-c"]).arg(module).output().unwrap();
+    assert!(unpacked.status.success(), "{unpacked:?}");
+    fs::write(root.join("modules/virtio_blk.ko"), unpacked.stdout).unwrap();
+    fs::write(root.join("etc/machine-id"), format!("{:032x}\n", options.machine_id)).unwrap();
+    fs::write(root.join("init"), format!("{PREPARE}{}", options.script)).unwrap();
+    fs::set_permissions(root.join("init"), Permissions::from_mode(0o755)).unwrap();
+    let archive = folder.join("initramfs");
+    let pack = format!("find . | busybox cpio -o -H newc > {} 2> /dev/null", archive.display());
+    capture(tool("sh").arg("-c").arg(pack).current_dir(root)).unwrap();
+    archive
+}

@@ -1,0 +1,349 @@
+//! A guest's requests and QEMU's operations in one trace, by the agents of guest and host, a broker and an
+//! aggregator.
+//!
+//! *Input*: a stock kernel in QEMU with two disks, one with a serial number and one without. `dd` writes, reads and
+//! flushes them, several at once, and writes the same ranges again and again. *Independent count*: the order. In the
+//! guest the requests for one range follow each other, and so do QEMU's operations on it: the n-th belongs to the n-th.
+//! Clocks take no part in that. QEMU's own log has the number of requests.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use blkkin_bus::kafka::Settings;
+use blkkin_wire::async_io::{AsyncDirection, AsyncIoEvent};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::event::{BioEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome};
+use blkkin_wire::ids::{DeviceId, FileId, NodeId, SpanId};
+use blkkin_wire::span::Span;
+use blkkin_wire::v1;
+
+use crate::broker::Broker;
+use crate::spooling::topic::consume;
+use crate::support::service::Service;
+use crate::support::tools::static_binary;
+use crate::support::traces::{self, TraceReader};
+use crate::support::vm::{self, Guest, GuestOptions};
+use crate::support::{needs, or_skip};
+
+const UUID: &str = "11111111-2222-3333-4444-555555555555";
+const MACHINE_ID: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
+const PARTITIONS: u32 = 4;
+const SOON: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Script of the guest.
+const SCRIPT: &str = r#"
+blkkin agent --port > /agent.log 2>&1 &
+agent=$!
+until grep -q 'tracing; events go' /agent.log; do kill -0 $agent || { cat /agent.log; poweroff -f; }; sleep 0.2; done
+# QEMU's first operations make the host's agent look at its disks.
+dd if=/dev/vda of=/dev/null bs=512 count=1 skip=9999 iflag=direct 2> /dev/null
+echo "guest: ready"
+read -r _ <&3
+part() {
+    for round in 1 2 3 4 5; do
+        dd if=/dev/zero of=$1 bs=4096 count=40 seek=$2 oflag=direct conv=notrunc 2> /dev/null
+        dd if=$1 of=/dev/null bs=4096 count=40 skip=$2 iflag=direct 2> /dev/null
+    done
+}
+part /dev/vda 10 & one=$!
+part /dev/vda 1000 & two=$!
+part /dev/vdb 10 & three=$!
+wait $one $two $three
+for round in 1 2 3; do
+    dd if=/dev/zero of=/dev/vdb bs=64k count=100 seek=50 conv=notrunc,fsync 2> /dev/null
+done
+echo "guest: done"
+read -r _ <&3
+kill -TERM $agent
+wait $agent
+echo "guest: the agent ended with $?"
+cat /agent.log
+poweroff -f
+"#;
+
+/// Operation on a range of a disk: `w` or `r`, first byte and length; a flush has no range.
+type Operation = (char, u64, u64);
+
+/// Starts a guest with two disks of this cache and aio mode.
+fn start(folder: &Path, binary: &Path, kernel: &Path, port: &Path, mode: &str) -> Guest {
+    let mut disks = Vec::new();
+    for (name, bytes, device) in [("vda", 16 << 20, "serial=root,"), ("vdb", 32 << 20, "")] {
+        let image = folder.join(name);
+        fs::File::create(&image).unwrap().set_len(bytes).unwrap();
+        let image = image.display();
+        disks.push("-drive".to_owned());
+        disks.push(format!("file={image},if=none,id={name},format=raw,{mode}"));
+        disks.push("-device".to_owned());
+        disks.push(format!("virtio-blk-pci,{device}drive={name}"));
+    }
+    let log = folder.join("qemu.log");
+    disks.extend(["-D".to_owned(), log.display().to_string()]);
+    for event in ["virtio_blk_handle_write", "virtio_blk_handle_read"] {
+        disks.extend(["-trace".to_owned(), event.to_owned()]);
+    }
+    let (script, machine_id) = (SCRIPT.to_owned(), MACHINE_ID);
+    let options = GuestOptions { name: "web", uuid: UUID, machine_id, script, disks };
+    Guest::start(folder, kernel, binary, port, &options)
+}
+
+fn agent(folder: &Path, settings: &Settings, guests: &Path) -> Service {
+    let args = ["agent", "--brokers", &settings.brokers, "--guests", guests.to_str().unwrap(), "--vm", "web"];
+    let partitions = PARTITIONS.to_string();
+    Service::start(folder, "agent", &[&args[..], &["--partitions", &partitions]].concat())
+}
+
+/// Requests and operations that guest and host recorded, from the topic of events.
+#[derive(Default)]
+struct Recorded {
+    /// Requests of the guest by disk and operation, in order.
+    guest: BTreeMap<(String, Operation), Vec<SpanId>>,
+    /// Operations of QEMU by image and operation, in order.
+    qemu: BTreeMap<(String, Operation), Vec<SpanId>>,
+    /// Flushes of each side.
+    flushes: [usize; 2],
+    /// Records that each side lost. The kernel side can miss the end of a call, a few in 100,000 (docs/limits.md).
+    lost: [u64; 2],
+}
+
+impl Recorded {
+    fn of(batches: &[EventBatch]) -> Recorded {
+        let mut recorded = Recorded::default();
+        let (mut disks, mut files) = (HashMap::<DeviceId, String>::new(), HashMap::<FileId, String>::new());
+        let mut bios = HashMap::<SpanId, u32>::new();
+        let (mut requests, mut calls, mut submissions) = (Vec::new(), Vec::new(), Vec::new());
+        for batch in batches {
+            let is_guest = batch.source.node == NodeId(MACHINE_ID);
+            for event in &batch.events {
+                match event {
+                    LayerEvent::Device(device) if is_guest => {
+                        drop(disks.insert(device.device, device.name.to_string()));
+                    }
+                    LayerEvent::File(file) if !is_guest => {
+                        let name = file.path.rsplit('/').next().unwrap_or_default();
+                        files.insert(file.file, name.to_owned());
+                    }
+                    LayerEvent::Request(request) if is_guest => requests.push(*request),
+                    LayerEvent::Pair(pair) if is_guest => requests.push(pair.request),
+                    LayerEvent::Syscall(call) if !is_guest => calls.push(call.clone()),
+                    LayerEvent::Bio(bio) if !is_guest => count_bio(&mut bios, bio),
+                    LayerEvent::Pair(pair) if !is_guest => count_bio(&mut bios, &pair.bio),
+                    LayerEvent::AsyncIo(io) if !is_guest => submissions.push(*io),
+                    _ => {}
+                }
+            }
+            let lost = &mut recorded.lost[usize::from(!is_guest)];
+            *lost = (*lost).max(batch.stats.lost());
+        }
+        requests.sort_by_key(|request: &RequestEvent| request.issue);
+        calls.sort_by_key(|call: &SyscallEvent| call.enter);
+        for request in requests {
+            let operation = match request.op.name_for(request.bytes) {
+                "read" => 'r',
+                "write" => 'w',
+                "flush" => {
+                    recorded.flushes[0] += 1;
+                    continue;
+                }
+                // The agent reads the serial number: the driver asks the device for it.
+                "driver-in" => continue,
+                other => panic!("{other}: {request:?}"),
+            };
+            let key = (operation, request.sector.0 * 512, u64::from(request.bytes));
+            let disk = disks.get(&request.device).cloned().unwrap_or_default();
+            recorded.guest.entry((disk, key)).or_default().push(request.span);
+        }
+        for call in calls {
+            let Some(name) = call.file.and_then(|file| files.get(&file.file)) else { continue };
+            if !["vda", "vdb"].contains(&name.as_str()) {
+                continue;
+            }
+            let operation = match call.call.spec().name {
+                "pread64" | "preadv" => 'r',
+                "pwrite64" | "pwritev" => 'w',
+                "fdatasync" => {
+                    recorded.flushes[1] += 1;
+                    continue;
+                }
+                _ => continue,
+            };
+            let SyscallOutcome::Returned(bytes) = call.outcome else { panic!("{call:?}") };
+            let key = (operation, call.args[3], bytes as u64);
+            recorded.qemu.entry((name.clone(), key)).or_default().push(call.span);
+        }
+        submissions.sort_by_key(|io: &AsyncIoEvent| io.start);
+        let is_of_image = |io: &&AsyncIoEvent| {
+            io.file
+                .and_then(|file| files.get(&file))
+                .is_some_and(|name| ["vda", "vdb"].contains(&name.as_str()))
+        };
+        let mut siblings = HashMap::<SpanId, u32>::new();
+        submissions.iter().filter(is_of_image).for_each(|io| *siblings.entry(io.root()).or_default() += 1);
+        for io in submissions {
+            let Some(name) = io.file.and_then(|file| files.get(&file)).filter(|_| is_of_image(&&io)) else {
+                continue;
+            };
+            let operation = match io.operation().direction {
+                Some(AsyncDirection::Read) => 'r',
+                Some(AsyncDirection::Write) => 'w',
+                None => {
+                    recorded.flushes[1] += 1;
+                    continue;
+                }
+            };
+            let bytes = io.bytes().unwrap_or_else(|| bios.get(&io.span).copied().unwrap_or_default());
+            let key = (operation, io.offset.unwrap() as u64, bytes.into());
+            let span = if siblings[&io.root()] > 1 { io.span } else { io.root() };
+            recorded.qemu.entry((name.clone(), key)).or_default().push(span);
+        }
+        recorded
+    }
+}
+
+fn count_bio(bios: &mut HashMap<SpanId, u32>, bio: &BioEvent) {
+    if let Submitter::Span(span) = bio.submitter {
+        *bios.entry(span).or_default() += bio.bytes;
+    }
+}
+
+/// Reads the finished traces.
+fn spans(settings: &Settings) -> Vec<Span> {
+    let mut reader = TraceReader::new(settings, PARTITIONS as i32);
+    // Two seconds without one are the end.
+    let mut known = usize::MAX;
+    while known != traces::total(&reader.fragments) {
+        known = traces::total(&reader.fragments);
+        reader.read_until(Duration::from_secs(2), |_| false);
+    }
+    let fragments = reader.fragments.keys().flat_map(|bytes| v1::decode_fragments(bytes).unwrap().fragments);
+    fragments.flat_map(|fragment| fragment.spans).collect()
+}
+
+/// Counts of one run.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// Requests of the guest, and those of them that have an operation of QEMU.
+    requests: usize,
+    linked: usize,
+    /// Operations of QEMU that served several of them.
+    merged: usize,
+    /// Operations below another request than theirs.
+    wrong: usize,
+}
+
+impl Outcome {
+    fn of(recorded: &Recorded, parents: &HashMap<SpanId, SpanId>) -> Outcome {
+        let mut outcome =
+            Outcome { requests: recorded.guest.values().map(Vec::len).sum(), ..Outcome::default() };
+        for ((disk, range), served) in &recorded.qemu {
+            let requests = recorded.guest.get(&(disk.clone(), *range));
+            let mut last = None;
+            for (n, server) in served.iter().enumerate() {
+                let Some(parent) = parents.get(server) else { continue };
+                let Some(at) = requests.and_then(|requests| requests.iter().position(|one| one == parent))
+                else {
+                    outcome.merge(recorded, disk, *range, *parent);
+                    continue;
+                };
+                // Of equal numbers the n-th belongs to the n-th; where QEMU merged some, they follow each other.
+                let all = requests.is_some_and(|requests| requests.len() == served.len());
+                match if all { at == n } else { last < Some(at) } {
+                    true => outcome.linked += 1,
+                    false => outcome.wrong += 1,
+                }
+                last = Some(at);
+            }
+        }
+        outcome
+    }
+
+    /// Counts an operation on another range than its request's: it serves several of one length, of which the parent is
+    /// the first, or the range is rounded to blocks of 4 KiB.
+    fn merge(
+        &mut self,
+        recorded: &Recorded,
+        disk: &str,
+        (operation, start, bytes): Operation,
+        parent: SpanId,
+    ) {
+        let is_parent = |((name, range), requests): (&(String, Operation), &Vec<SpanId>)| {
+            (name == disk && requests.contains(&parent)).then_some(*range)
+        };
+        let of_parent = recorded.guest.iter().find_map(is_parent).filter(|range| range.0 == operation);
+        match of_parent {
+            Some((_, at, length)) if at == start && bytes % length == 0 => {
+                self.linked += (bytes / length) as usize;
+                self.merged += 1;
+            }
+            Some((_, at, length))
+                if (start, start + bytes) == (at / 4096 * 4096, (at + length).next_multiple_of(4096)) =>
+            {
+                self.linked += 1;
+            }
+            _ => self.wrong += 1,
+        }
+    }
+}
+
+/// Modes of the images. `BLKKIN_VM_MODES` has others, separated by spaces.
+const MODES: &str = "cache=none,aio=threads cache=writeback,aio=io_uring";
+
+#[test]
+fn each_request_of_a_guest_has_qemus_operation_in_its_trace() {
+    needs!("qemu-system-x86_64", "busybox", "strip");
+    let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
+    let modes = std::env::var("BLKKIN_VM_MODES").unwrap_or_else(|_| MODES.to_owned());
+    for mode in modes.split_whitespace() {
+        let (outcome, lost) = or_skip!(run(&kernel, &binary, mode));
+        println!("{mode}: {outcome:?}; the host lost {lost} records");
+        assert_eq!(outcome.wrong, 0, "{mode}");
+        // An operation whose end the host missed is not finished when it is looked for.
+        let alone = (outcome.requests - outcome.linked) as u64;
+        assert!(alone <= outcome.requests as u64 / 1_000 + lost, "{mode}: {outcome:?}");
+    }
+}
+
+/// Runs the workload with images of this mode. Returns also the number of records that the host lost.
+fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64), String> {
+    let broker = Broker::start()?;
+    let folder = tempfile::tempdir().unwrap();
+    let guests = folder.path().join("guests");
+    fs::create_dir(&guests).unwrap();
+    let settings = broker.settings();
+    let partitions = PARTITIONS.to_string();
+    let common = ["aggregator", "--brokers", &settings.brokers, "--metrics", "off", "--save-every", "1s"];
+    let aggregator =
+        Service::start(folder.path(), "aggregator", &[&common[..], &["--partitions", &partitions]].concat());
+    traces::wait_for_topics(&settings, LIMIT);
+    let mut guest = start(folder.path(), binary, kernel, &guests.join("web.sock"), mode);
+    let agent = agent(folder.path(), &settings, &guests);
+    agent.wait_for_output("is connected: virtual machine `web`", SOON);
+    guest.wait_for("ready");
+    // The host's agent reads the disks some ms after QEMU's first operation, and pings with each record.
+    std::thread::sleep(Duration::from_secs(3));
+    guest.go();
+    guest.wait_for("done");
+    guest.go();
+    assert_eq!(guest.wait_for("the agent ended with"), "0", "{}\n{}", guest.console(), agent.output());
+    // A server without a client is answered after ten seconds.
+    std::thread::sleep(Duration::from_secs(14));
+    let (code, output) = agent.finish();
+    assert_eq!(code, Some(0), "{output}");
+    let (code, output) = aggregator.finish();
+    assert_eq!(code, Some(0), "{output}");
+
+    let recorded = Recorded::of(&consume(&settings));
+    assert_eq!(recorded.lost[0], 0, "{}", guest.console());
+    let log = fs::read_to_string(folder.path().join("qemu.log")).unwrap();
+    let logged = log.lines().filter(|line| line.contains("virtio_blk_handle_")).count();
+    println!("{mode}: QEMU logged {logged} requests; flushes of guest and QEMU: {:?}", recorded.flushes);
+    let spans = spans(&settings);
+    let parents: HashMap<SpanId, SpanId> =
+        spans.iter().filter_map(|span| Some((span.id, span.parent?))).collect();
+    let outcome = Outcome::of(&recorded, &parents);
+    // Some of QEMU's log precede the guest's agent.
+    assert!((outcome.requests..outcome.requests + 20).contains(&logged), "{logged}: {outcome:?}");
+    Ok((outcome, recorded.lost[1]))
+}

@@ -1,0 +1,202 @@
+//! Names of virtual machines' disks, the same inside the guest and on its host.
+//!
+//! *In*: on the host, the options of a QEMU process and the images that it has open; in the guest, sysfs. *Out*: a
+//! name for each disk: `serial=…` if QEMU gave it a serial number, else `bytes=…`.
+//!
+//! *Invariant*: no two disks of one side have one name: both are left out. So guest and host can mean different
+//! disks by one name only if each has a disk that the other does not have or cannot name, of one size.
+//!
+//! On the host a disk is named only if its image is raw: then its bytes are at the guest's offsets. In the guest it is
+//! named only if it is QEMU's: on a virtio device, or by a vendor or model of this name.
+//!
+//! Virtio transmits 20 bytes of a serial number (VIRTIO_BLK_ID_BYTES, include/uapi/linux/virtio_blk.h), so all are cut
+//! to that.
+//!
+//! *Weakness*: btrfs numbers the devices of its files by subvolume in stat(2), and the kernel side by file system: an
+//! image there is not recognised.
+//!
+//! *Rejected*: the address on the guest's PCI bus (QEMU chooses it where the command line has none); the order of the
+//! disks (it differs where one was attached later).
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use blkkin_qemu::{FileIdentity, Image};
+use blkkin_wire::ids::DeviceId;
+use blkkin_wire::virtual_machine::MachineDisk;
+
+/// Bytes of a serial number that virtio transmits.
+const SERIAL_MAX: usize = 20;
+/// Bytes before the serial number in a SCSI disk's page (vital product data, page 80).
+const PAGE_HEADER: usize = 4;
+const SECTOR: u64 = 512;
+
+/// Returns the disks of a virtual machine whose images have the guest's bytes at the guest's offsets. `root` has `sys`.
+pub(crate) fn of_images(root: &Path, images: &[Image]) -> Vec<MachineDisk> {
+    let named = images.iter().filter_map(|image| {
+        let options = image.options.as_ref()?;
+        if options.is_backing || options.format.as_deref() != Some("raw") {
+            return None;
+        }
+        let (device, ino, bytes) = match image.file.identity {
+            FileIdentity::Regular(device, ino) => (device_id(device), Some(ino), image.file.bytes),
+            FileIdentity::BlockDevice(device) => {
+                let device = device_id(device);
+                (device, None, bytes_of(&root.join(format!("sys/dev/block/{device}")))?)
+            }
+        };
+        let disk = name(options.serial.as_deref(), bytes)?.into();
+        Some(MachineDisk { disk, device, ino })
+    });
+    unique(named.collect(), |disk| disk.disk.to_string())
+}
+
+/// Returns the name of a disk of this machine, if it is QEMU's. `root` has `sys`; `disk` is the name below /dev.
+pub(crate) fn of_guest(root: &Path, disk: &str) -> Option<Box<str>> {
+    let folder = root.join("sys/block");
+    // A machine may have ten thousand disks, and few of QEMU's.
+    if !is_qemus(&folder.join(disk)) {
+        return None;
+    }
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    let disks = entries.filter(|entry| is_qemus(&entry.path())).filter_map(|entry| {
+        let path = entry.path();
+        Some((entry.file_name(), name(serial(&path).as_deref(), bytes_of(&path)?)?))
+    });
+    let disks = unique(disks.collect(), |(_, name)| name.clone());
+    let (_, name) = disks.into_iter().find(|(known, _)| known == OsStr::new(disk))?;
+    Some(name.into())
+}
+
+/// Returns the name of a disk. None for one without a medium.
+fn name(serial: Option<&str>, bytes: u64) -> Option<String> {
+    match serial.map(str::trim).filter(|serial| !serial.is_empty()) {
+        Some(serial) => Some(format!("serial={}", &serial[..serial.floor_char_boundary(SERIAL_MAX)])),
+        None if bytes > 0 && bytes.is_multiple_of(SECTOR) => Some(format!("bytes={bytes}")),
+        None => None,
+    }
+}
+
+/// Drops all that share a name.
+fn unique<T>(mut disks: Vec<T>, name: impl Fn(&T) -> String) -> Vec<T> {
+    let mut counts: HashMap<String, u32> = HashMap::new();
+    disks.iter().for_each(|disk| *counts.entry(name(disk)).or_default() += 1);
+    disks.retain(|disk| counts.get(&name(disk)) == Some(&1));
+    disks
+}
+
+fn is_qemus(disk: &Path) -> bool {
+    is_virtio(disk) || ["vendor", "model"].iter().any(|file| names_qemu(disk, file))
+}
+
+fn is_virtio(disk: &Path) -> bool {
+    let bus = fs::read_link(disk.join("device/subsystem"));
+    bus.is_ok_and(|bus| bus.file_name() == Some(OsStr::new("virtio")))
+}
+
+fn names_qemu(disk: &Path, file: &str) -> bool {
+    fs::read_to_string(disk.join("device").join(file)).is_ok_and(|text| text.starts_with("QEMU"))
+}
+
+/// Returns the serial number that QEMU was given for a disk.
+fn serial(disk: &Path) -> Option<String> {
+    // Virtio, then NVMe.
+    let text = ["serial", "device/serial"].iter().find_map(|file| fs::read_to_string(disk.join(file)).ok());
+    let page = || {
+        let page = fs::read(disk.join("device/vpd_pg80")).ok()?;
+        Some(String::from_utf8_lossy(page.get(PAGE_HEADER..)?).into_owned())
+    };
+    // QEMU numbers IDE disks that were given none.
+    text.or_else(page).filter(|serial| !serial.trim_start().starts_with("QM0"))
+}
+
+fn bytes_of(device: &Path) -> Option<u64> {
+    let sectors = fs::read_to_string(device.join("size")).ok()?;
+    sectors.trim().parse::<u64>().ok()?.checked_mul(SECTOR)
+}
+
+fn device_id(number: u64) -> DeviceId {
+    DeviceId { major: libc::major(number), minor: libc::minor(number) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use blkkin_qemu::{Aio, CacheMode, ImageOptions, OpenFile};
+
+    use super::*;
+
+    fn image(ino: u64, bytes: u64, serial: Option<&str>, format: &str) -> Image {
+        let options = ImageOptions {
+            node: None,
+            format: Some(format.to_owned()),
+            aio: Aio::Threads,
+            cache: CacheMode::default(),
+            is_backing: false,
+            device: None,
+            serial: serial.map(str::to_owned),
+            iothreads: Vec::new(),
+        };
+        let identity = FileIdentity::Regular(libc::makedev(8, 1), ino);
+        let path = "/image".into();
+        let file = OpenFile { path, identity, bytes, writable: true, direct: true, has_image_lock: true };
+        Image { file, options: Some(options) }
+    }
+
+    fn disk(root: &Path, name: &str, files: &[(&str, &[u8])], bus: &str) {
+        let path = root.join("sys/block").join(name);
+        fs::create_dir_all(path.join("device")).unwrap();
+        symlink(format!("../../bus/{bus}"), path.join("device/subsystem")).unwrap();
+        files.iter().for_each(|(file, text)| fs::write(path.join(file), text).unwrap());
+    }
+
+    #[test]
+    fn images_have_the_names_that_the_guest_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        disk(root, "vda", &[("size", b"2048\n"), ("serial", b"a serial number of m")], "virtio");
+        disk(root, "vdb", &[("size", b"4096\n"), ("serial", b"")], "virtio");
+        let page = b"\x00\x80\x00\x04root";
+        disk(
+            root,
+            "sda",
+            &[("size", b"8\n"), ("device/vendor", b"QEMU    "), ("device/vpd_pg80", page)],
+            "scsi",
+        );
+        disk(root, "sdb", &[("size", b"8\n"), ("device/vendor", b"ATA     ")], "scsi");
+        let model: (&str, &[u8]) = ("device/model", b"QEMU HARDDISK   ");
+        let page: (&str, &[u8]) = ("device/vpd_pg80", b"\x00\x80\x00\x14             QM00001");
+        disk(root, "sdc", &[("size", b"16\n"), model, page], "scsi");
+        let guest = ["vda", "vdb", "sda", "sdb", "sdc", "none"].map(|name| of_guest(root, name));
+        let expected = ["serial=a serial number of m", "bytes=2097152", "serial=root", "", "bytes=8192", ""];
+        assert_eq!(guest.map(|name| name.unwrap_or_default().into_string()), expected);
+        let images = [
+            image(1, 1 << 20, Some("a serial number of more than 20 bytes"), "raw"),
+            image(2, 2 << 20, None, "raw"),
+            image(3, 4096, Some("root"), "raw"),
+            image(4, 8192, None, "raw"),
+            image(5, 3 << 20, None, "qcow2"),
+        ];
+        let disks = of_images(root, &images);
+        let names: Vec<_> = disks.iter().map(|disk| (disk.ino.unwrap(), &*disk.disk)).collect();
+        assert_eq!(names, [(1, expected[0]), (2, expected[1]), (3, expected[2]), (4, expected[4])]);
+        assert_eq!(disks[0].device, DeviceId { major: 8, minor: 1 });
+    }
+
+    #[test]
+    fn two_disks_of_one_name_have_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for name in ["vda", "vdb"] {
+            disk(root, name, &[("size", b"8\n")], "virtio");
+        }
+        disk(root, "vdc", &[("size", b"16\n")], "virtio");
+        assert_eq!(["vda", "vdb"].map(|name| of_guest(root, name)), [None, None]);
+        assert_eq!(of_guest(root, "vdc").as_deref(), Some("bytes=8192"));
+        let images = [image(1, 4096, None, "raw"), image(2, 4096, None, "raw"), image(3, 8192, None, "raw")];
+        assert_eq!(of_images(root, &images).len(), 1);
+    }
+}
