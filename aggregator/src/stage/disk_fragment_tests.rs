@@ -15,7 +15,7 @@ use blkkin_wire::virtual_machine::{HostProcess, MachineDisk, VirtualMachineEvent
 use super::fragments::{endpoints, fragments};
 use crate::fixtures;
 use crate::trace::async_io::AsyncIo;
-use crate::trace::{ProcessNames, Root, Trace};
+use crate::trace::{Incomplete, ProcessNames, Root, Trace};
 
 const IMAGE: u64 = 77;
 
@@ -124,6 +124,11 @@ fn a_submission_without_a_result_has_the_length_of_its_bios_if_all_are_there() {
     let bio = fixtures::bio_and_request(1, 10, 12, (30, 70)).0;
     trace.bios = vec![BioEvent { submitter: Submitter::Span(SpanId(2)), bytes: 4096, ..bio }];
     assert_eq!(servers(&trace), [(trace.id.0, 1, write(8))]);
+    let incomplete = Trace { incomplete: Incomplete { bios: 1, ..Incomplete::default() }, ..trace.clone() };
+    assert_eq!(servers(&incomplete), [(trace.source.trace_id(SpanId(2)).0, 2, write(8))]);
+    // A second one without a known range belongs to another request, and does not move with the first.
+    trace.async_ios.push(submission(3, 8192, IMAGE, AsyncIoOutcome::Ended));
+    assert_eq!(servers(&trace), [(trace.source.trace_id(SpanId(2)).0, 2, write(8))]);
 }
 
 #[test]

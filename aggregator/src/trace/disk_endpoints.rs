@@ -78,13 +78,17 @@ impl Trace {
         if let Some(server) = of_call {
             return vec![server];
         }
-        let of_submission = |io: &AsyncIo| {
-            let disk = disk_of(io.event.file?, io.file.as_deref())?;
+        let on_images =
+            self.async_ios.iter().filter_map(|io| Some((io, disk_of(io.event.file?, io.file.as_deref())?)));
+        let on_images: Vec<_> = on_images.collect();
+        let of_submission = |(io, disk): &(&AsyncIo, &MachineDisk)| {
             let request = request_of_submission(&io.event, || self.bios_of(&io.event))?;
             Some(server(io.event.span, disk, request, [io.event.start, io.event.end]))
         };
-        let mut servers: Vec<_> = self.async_ios.iter().filter_map(of_submission).collect();
-        if let [alone] = servers.as_mut_slice() {
+        let mut servers: Vec<_> = on_images.iter().filter_map(of_submission).collect();
+        // One whose range is unknown, or that did not arrive, is another's too, and must not move with the first.
+        let are_all_known = self.incomplete.bios == 0;
+        if let ([_], [alone], true) = (on_images.as_slice(), servers.as_mut_slice(), are_all_known) {
             (alone.span, alone.root) = (self.root_span, self.root_span);
         }
         servers
