@@ -55,7 +55,7 @@ pub(crate) fn process_context(time: u64, name: &str) -> ProcessContextEvent {
 
 /// Returns the virtual machine of task 1's process.
 pub(crate) fn virtual_machine(time: u64, name: &str) -> VirtualMachineEvent {
-    let uuid = "11111111-2222-3333-4444-555555555555".into();
+    let uuid = "11111111-2222-3333-4444-555555555555";
     VirtualMachineEvent::bare(MonotonicNs(time), task(1, 0, 0, "").pid, name, uuid)
 }
 

@@ -76,7 +76,7 @@ struct Arrival {
 #[derive(Debug, Serialize, Deserialize)]
 struct Waiting {
     at: LogTime,
-    endpoint: LinkEndpoint,
+    endpoint: Box<LinkEndpoint>,
     state: State,
 }
 
@@ -93,11 +93,11 @@ enum State {
 #[derive(Debug)]
 pub(super) enum Decision {
     /// A server with its client. `clients` is the number of clients that it serves.
-    Linked { server: LinkEndpoint, client: LinkEndpoint, rule: Rule, clients: u64 },
+    Linked { server: Box<LinkEndpoint>, client: Box<LinkEndpoint>, rule: Rule, clients: u64 },
     /// An endpoint that had several candidates.
-    Refused(LinkEndpoint),
+    Refused(Box<LinkEndpoint>),
     /// A server without a client, or a client without a server.
-    Unmatched { endpoint: LinkEndpoint, was_evicted: bool },
+    Unmatched { endpoint: Box<LinkEndpoint>, was_evicted: bool },
     /// An endpoint about which a decision was made before.
     Ended,
 }
@@ -160,7 +160,7 @@ impl DiskRequests {
             queue.push_back(Arrival { at: now, disk: disk.clone(), place, side });
         }
         let of_disk = self.disks.entry(disk).or_default();
-        of_disk.of(side).insert(place, Waiting { at: now, endpoint, state: State::Open });
+        of_disk.of(side).insert(place, Waiting { at: now, endpoint: endpoint.into(), state: State::Open });
     }
 
     /// Decides about endpoints that have settled, and gives up those that waited for `wait_for` ms or, oldest first,
@@ -234,7 +234,7 @@ impl DiskRequests {
         };
         let Some(server) = self.remove(name, place, RpcSide::Server) else { return };
         let Some(disk) = self.disks.get_mut(name) else { return };
-        let mut parent: Option<LinkEndpoint> = None;
+        let mut parent: Option<Box<LinkEndpoint>> = None;
         let mut new = 0;
         for place in clients {
             let Some(client) = disk.clients.get_mut(&place) else { continue };

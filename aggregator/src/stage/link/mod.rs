@@ -33,7 +33,7 @@
 //! - *One trace on both sides* is refused: no span is its own parent.
 //!
 //! - *A request to a virtual machine's disk* has operation and range as its cookie, and QEMU may merge and split
-//!   requests: [`disk`] decides about those.
+//!   requests: `disk.rs` decides about those.
 //!
 //! # No client is an answer too
 //!
