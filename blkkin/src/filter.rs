@@ -136,6 +136,7 @@ impl TraceFilter {
             contexts: context_trust::context_policy(&args.contexts)?,
             nbd: false,
             dirty_pages: false,
+            machine_disks: false,
             usdt_probes: Vec::new(),
         })
     }

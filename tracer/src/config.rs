@@ -111,6 +111,8 @@ pub struct TracerConfig {
     pub nbd: bool,
     /// Records the pages that stores of traced tasks into mappings make dirty.
     pub dirty_pages: bool,
+    /// Names this machine's disks as its host does: it is a virtual machine whose host links its requests.
+    pub machine_disks: bool,
     /// USDT probes to attach; traced tasks record events there.
     pub usdt_probes: Vec<usdt::UsdtProbe>,
 }
@@ -127,6 +129,7 @@ impl Default for TracerConfig {
             contexts: ContextPolicy::All,
             nbd: false,
             dirty_pages: false,
+            machine_disks: false,
             usdt_probes: Vec::new(),
         }
     }

@@ -44,6 +44,7 @@ use crate::enrich::contexts::config::ContextConfig;
 use crate::enrich::contexts::policy::ContextPolicy;
 use crate::enrich::contexts::tls_slots::TlsSlots;
 use crate::enrich::devices::DeviceNames;
+use crate::enrich::machine_disks;
 use crate::enrich::nbd::{NbdRequests, NbdStatsHandle};
 use crate::enrich::tasks::{FollowOnForkGuard, TaskMarks};
 use crate::enrich::usdt::UsdtProbe;
@@ -142,6 +143,10 @@ impl Tracer {
         kernel::check(&types, kind)?;
         let btf = kernel_types()?;
         let mut tracer = Tracer::load_object(config, &types)?;
+        if config.machine_disks {
+            // Before any program is attached, because reading them makes requests.
+            tracer.devices.set_machine_disks(machine_disks::of_guest(Path::new("/")));
+        }
         let extra = tracer.extra_probes(config, kind)?;
         let of_faults = fault_probes(config);
         tracer.load_all(extra.iter().chain(&of_faults).copied(), kind, &btf, &types);

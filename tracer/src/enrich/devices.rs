@@ -6,20 +6,18 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::path::Path;
 
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::DeviceEvent;
 use blkkin_wire::ids::DeviceId;
 use blkkin_wire::in_flight::{DeviceChange, LostDevice};
 
-use super::machine_disks;
-
 /// Known devices. Bounded by the devices of the machine.
 #[derive(Debug, Default)]
 pub struct DeviceNames {
     known: HashMap<DeviceId, Identity>,
     reported: HashSet<DeviceId>,
+    machine_disks: HashMap<Box<str>, Box<str>>,
     /// Two most recent devices. A run of events nearly always concerns one device, or a partition
     /// and its disk.
     last: [Option<DeviceId>; 2],
@@ -46,6 +44,11 @@ impl DeviceNames {
         DeviceNames { known, ..DeviceNames::default() }
     }
 
+    /// Sets the names of a virtual machine's disks, by their names below /dev.
+    pub(crate) fn set_machine_disks(&mut self, disks: HashMap<Box<str>, Box<str>>) {
+        self.machine_disks = disks;
+    }
+
     /// Returns the event that names the device, at its first use.
     pub fn first_use(&mut self, device: DeviceId, time: MonotonicNs) -> Option<DeviceEvent> {
         if self.last.contains(&Some(device)) {
@@ -56,7 +59,7 @@ impl DeviceNames {
             return None;
         }
         let name = self.name(device);
-        let disk = machine_disks::of_guest(Path::new("/"), &name);
+        let disk = self.machine_disks.get(&name).cloned();
         Some(DeviceEvent { time, device, name, partition_of: disk_of_partition(device), disk })
     }
 

@@ -9,6 +9,10 @@
 //! On the host a disk is named only if its image is raw: then its bytes are at the guest's offsets. In the guest it is
 //! named only if it is QEMU's: on a virtio device, or by a vendor or model of this name.
 //!
+//! *In the guest* the disks are read once, before the first program is attached, and only by an agent that sends to a
+//! host: the driver of a virtio disk asks the device for its serial number, which is a request to the disk. A disk that
+//! is attached later has no name.
+//!
 //! Virtio transmits 20 bytes of a serial number (VIRTIO_BLK_ID_BYTES, include/uapi/linux/virtio_blk.h), so all are cut
 //! to that.
 //!
@@ -53,21 +57,16 @@ pub(crate) fn of_images(root: &Path, images: &[Image]) -> Vec<MachineDisk> {
     unique(named.collect(), |disk| disk.disk.to_string())
 }
 
-/// Returns the name of a disk of this machine, if it is QEMU's. `root` has `sys`; `disk` is the name below /dev.
-pub(crate) fn of_guest(root: &Path, disk: &str) -> Option<Box<str>> {
-    let folder = root.join("sys/block");
-    // A machine may have ten thousand disks, and few of QEMU's.
-    if !is_qemus(&folder.join(disk)) {
-        return None;
-    }
-    let entries = fs::read_dir(folder).ok()?.flatten();
+/// Returns the names of this machine's disks that are QEMU's, by their names below /dev. `root` has `sys`.
+pub(crate) fn of_guest(root: &Path) -> HashMap<Box<str>, Box<str>> {
+    let entries = fs::read_dir(root.join("sys/block")).into_iter().flatten().flatten();
     let disks = entries.filter(|entry| is_qemus(&entry.path())).filter_map(|entry| {
         let path = entry.path();
-        Some((entry.file_name(), name(serial(&path).as_deref(), bytes_of(&path)?)?))
+        let name = name(serial(&path).as_deref(), bytes_of(&path)?)?;
+        Some((entry.file_name().to_str()?.into(), name))
     });
     let disks = unique(disks.collect(), |(_, name)| name.clone());
-    let (_, name) = disks.into_iter().find(|(known, _)| known == OsStr::new(disk))?;
-    Some(name.into())
+    disks.into_iter().map(|(disk, name)| (disk, name.into())).collect()
 }
 
 /// Returns the name of a disk. None for one without a medium.
@@ -170,9 +169,10 @@ mod tests {
         let model: (&str, &[u8]) = ("device/model", b"QEMU HARDDISK   ");
         let page: (&str, &[u8]) = ("device/vpd_pg80", b"\x00\x80\x00\x14             QM00001");
         disk(root, "sdc", &[("size", b"16\n"), model, page], "scsi");
-        let guest = ["vda", "vdb", "sda", "sdb", "sdc", "none"].map(|name| of_guest(root, name));
-        let expected = ["serial=a serial number of m", "bytes=2097152", "serial=root", "", "bytes=8192", ""];
-        assert_eq!(guest.map(|name| name.unwrap_or_default().into_string()), expected);
+        let guest = of_guest(root);
+        let guest = ["vda", "vdb", "sda", "sdb", "sdc"].map(|name| guest.get(name).map_or("", |disk| disk));
+        let expected = ["serial=a serial number of m", "bytes=2097152", "serial=root", "", "bytes=8192"];
+        assert_eq!(guest, expected);
         let images = [
             image(1, 1 << 20, Some("a serial number of more than 20 bytes"), "raw"),
             image(2, 2 << 20, None, "raw"),
@@ -194,8 +194,7 @@ mod tests {
             disk(root, name, &[("size", b"8\n")], "virtio");
         }
         disk(root, "vdc", &[("size", b"16\n")], "virtio");
-        assert_eq!(["vda", "vdb"].map(|name| of_guest(root, name)), [None, None]);
-        assert_eq!(of_guest(root, "vdc").as_deref(), Some("bytes=8192"));
+        assert_eq!(of_guest(root), HashMap::from([("vdc".into(), "bytes=8192".into())]));
         let images = [image(1, 4096, None, "raw"), image(2, 4096, None, "raw"), image(3, 8192, None, "raw")];
         assert_eq!(of_images(root, &images).len(), 1);
     }

@@ -11,7 +11,7 @@ pub mod tasks;
 pub mod devices;
 
 pub(crate) mod contexts;
-mod machine_disks;
+pub(crate) mod machine_disks;
 pub mod nbd;
 pub(crate) mod page_origins;
 pub mod usdt;

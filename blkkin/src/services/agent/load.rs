@@ -24,7 +24,11 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let mut filter = TraceFilter::resolve(&args.filter)?;
     let scope = filter.scope();
-    let config = TracerConfig { nbd: args.lttng.nbd, ..filter.tracer_config(scope, &args.tracer)? };
+    let config = TracerConfig {
+        nbd: args.lttng.nbd,
+        machine_disks: args.port.is_some(),
+        ..filter.tracer_config(scope, &args.tracer)?
+    };
     let config = usdt_probes.tracer_config(config);
     let mut tracer = Tracer::load(&config)?;
     context_trust::warn_if_limited(&config.contexts);
