@@ -293,10 +293,14 @@ impl Disk {
         }
     }
 
-    /// Returns the waiting servers that a client's request may concern: those of its operation whose range overlaps.
+    /// Returns the waiting servers that a client's request may concern: those of its range, else those of its operation
+    /// whose range overlaps.
     fn servers_of(&self, client: DiskRequest) -> Vec<Place> {
-        let overlapping = overlapping(&self.servers, client);
-        overlapping.map(|(place, _)| *place).collect()
+        let same: Vec<Place> = of_range(&self.servers, client).map(|(place, _)| *place).collect();
+        if !same.is_empty() || client.operation == DiskOperation::Flush {
+            return same;
+        }
+        overlapping(&self.servers, client).map(|(place, _)| *place).collect()
     }
 
     /// Returns what is to be done about a server.
@@ -305,77 +309,92 @@ impl Disk {
         let has_settled = |waiting: &Waiting| now.0.saturating_sub(waiting.at.0) > SETTLE_MS;
         let contains = |client: &Waiting| clocks.contains(&client.endpoint, &server.endpoint);
         let request = DiskRequest::from_cookie(place.0);
-        let candidates: Vec<_> =
-            overlapping(&self.clients, request).filter(|(_, client)| contains(client)).collect();
+        let same: Vec<_> = of_range(&self.clients, request).filter(|(_, client)| contains(client)).collect();
+        let is_flush = request.operation == DiskOperation::Flush;
+        let candidates: Vec<_> = match same.is_empty() && !is_flush {
+            true => overlapping(&self.clients, request).filter(|(_, client)| contains(client)).collect(),
+            false => same,
+        };
         if !has_settled(server) || !candidates.iter().all(|(_, client)| has_settled(client)) {
             return Choice::Later;
         }
-        let places = |of: &[(&Place, &Waiting)]| of.iter().map(|(place, _)| **place).collect::<Vec<_>>();
-        if request.operation == DiskOperation::Flush {
-            return match candidates.as_slice() {
-                [] => Choice::None,
-                [first, others @ ..] => {
-                    let begin = first.1.endpoint.event.begin;
-                    match others.iter().all(|(_, other)| other.endpoint.event.begin == begin) {
-                        true => Choice::Linked(places(&candidates), Rule::Flush(candidates.len() as u64)),
-                        false => Choice::Ambiguous(Vec::new(), vec![place]),
-                    }
-                }
-            };
+        match candidates.first() {
+            None => Choice::None,
+            Some(_) if is_flush => flush(place, &candidates),
+            Some((first, _)) if first.0 == place.0 => self.same_range(place, &candidates, clocks),
+            Some(_) => other_range(place, &candidates),
         }
-        let range = |place: &Place| DiskRequest::from_cookie(place.0);
-        let same: Vec<_> = candidates.iter().filter(|(one, _)| one.0 == place.0).copied().collect();
-        if let [(client, waiting)] = same.as_slice() {
-            // The client must have no other choice either.
-            let others = self.servers.range((place.0, 0)..=(place.0, u64::MAX));
-            let others = others
-                .filter(|(other, one)| **other != place && clocks.contains(&waiting.endpoint, &one.endpoint));
-            let others: Vec<_> = others.collect();
-            if others.is_empty() && waiting.state == State::Open {
-                return Choice::Linked(vec![**client], Rule::Same);
-            }
-            let servers = others.into_iter().map(|(other, _)| *other).chain([place]).collect();
-            return Choice::Ambiguous(vec![**client], servers);
-        }
-        if same.len() > 1 {
-            return Choice::Ambiguous(places(&same), vec![place]);
-        }
-        let parts: Vec<_> =
-            candidates.iter().filter(|(one, _)| is_within(range(one), request)).copied().collect();
-        if is_tiled(request, parts.iter().map(|(one, _)| range(one))) {
-            return Choice::Linked(places(&parts), Rule::Merged(parts.len() as u64));
-        }
-        if let [one] = parts.as_slice()
-            && is_rounded(range(one.0), request)
-        {
-            return Choice::Linked(vec![*one.0], Rule::Rounded);
-        }
-        let whole: Vec<_> =
-            candidates.iter().filter(|(one, _)| is_within(request, range(one))).copied().collect();
-        match whole.as_slice() {
-            [one] => Choice::Linked(vec![*one.0], Rule::Part),
-            [] => Choice::None,
-            _ => Choice::Ambiguous(Vec::new(), vec![place]),
+    }
+
+    /// Decides between clients of the server's own range.
+    fn same_range(&self, place: Place, candidates: &[Candidate<'_>], clocks: &ClockBounds) -> Choice {
+        let [(client, waiting)] = candidates else {
+            return Choice::Ambiguous(places(candidates), vec![place]);
+        };
+        // The client must have no other choice either.
+        let others = of_range(&self.servers, DiskRequest::from_cookie(place.0));
+        let others = others.filter(|(_, server)| clocks.contains(&waiting.endpoint, &server.endpoint));
+        let servers: Vec<Place> = others.map(|(other, _)| *other).collect();
+        match (servers.as_slice(), waiting.state) {
+            ([_], State::Open) => Choice::Linked(vec![**client], Rule::Same),
+            _ => Choice::Ambiguous(vec![**client], servers),
         }
     }
 }
 
+/// Place of a client, and the client.
+type Candidate<'a> = (&'a Place, &'a Waiting);
+
+fn places(candidates: &[Candidate<'_>]) -> Vec<Place> {
+    candidates.iter().map(|(place, _)| **place).collect()
+}
+
+/// Decides between flushes of the guest that contain one of QEMU.
+fn flush(place: Place, candidates: &[Candidate<'_>]) -> Choice {
+    let mut begins = candidates.iter().map(|(_, client)| client.endpoint.event.begin);
+    let first = begins.next();
+    match begins.all(|begin| Some(begin) == first) {
+        true => Choice::Linked(places(candidates), Rule::Flush(candidates.len() as u64)),
+        false => Choice::Ambiguous(Vec::new(), vec![place]),
+    }
+}
+
+/// Decides between clients of other ranges than the server's.
+fn other_range(place: Place, candidates: &[Candidate<'_>]) -> Choice {
+    let (request, range) =
+        (DiskRequest::from_cookie(place.0), |one: &Candidate<'_>| DiskRequest::from_cookie(one.0.0));
+    let is_part = |one: &&Candidate<'_>| is_within(range(one), request);
+    let parts: Vec<_> = candidates.iter().filter(is_part).copied().collect();
+    let are_open = parts.iter().all(|(_, client)| client.state == State::Open);
+    if are_open && is_tiled(request, parts.iter().map(range)) {
+        return Choice::Linked(places(&parts), Rule::Merged(parts.len() as u64));
+    }
+    if are_open
+        && let [one] = parts.as_slice()
+        && is_rounded(range(one), request)
+    {
+        return Choice::Linked(places(&parts), Rule::Rounded);
+    }
+    let contains = |one: &&Candidate<'_>| is_within(request, range(one));
+    let whole: Vec<_> = candidates.iter().filter(contains).copied().collect();
+    match whole.as_slice() {
+        [(_, one)] if one.state != State::Refused => Choice::Linked(places(&whole), Rule::Part),
+        [] => Choice::None,
+        _ => Choice::Ambiguous(Vec::new(), vec![place]),
+    }
+}
+
+/// Iterates over the endpoints of this operation and range.
+fn of_range(of: &BTreeMap<Place, Waiting>, request: DiskRequest) -> impl Iterator<Item = Candidate<'_>> {
+    of.range((request.cookie(), 0)..=(request.cookie(), u64::MAX))
+}
+
 /// Iterates over the endpoints of this operation whose range overlaps, by first sector.
-fn overlapping(
-    of: &BTreeMap<Place, Waiting>,
-    request: DiskRequest,
-) -> impl Iterator<Item = (&Place, &Waiting)> {
+fn overlapping(of: &BTreeMap<Place, Waiting>, request: DiskRequest) -> impl Iterator<Item = Candidate<'_>> {
     let first = DiskRequest { start: request.start.saturating_sub(SPLIT_MAX), length: 0, ..request };
-    let last = DiskRequest { start: request.end().max(request.start + 1), length: 0, ..request };
-    let (first, last) = match request.operation {
-        DiskOperation::Flush => ((request.cookie(), 0), (request.cookie(), u64::MAX)),
-        _ => ((first.cookie(), 0), (last.cookie(), 0)),
-    };
-    let overlaps = move |place: &Place| {
-        let one = DiskRequest::from_cookie(place.0);
-        request.operation == DiskOperation::Flush || one.end() > request.start
-    };
-    of.range(first..=last).filter(move |(place, _)| overlaps(place))
+    let last = DiskRequest { start: request.end(), length: 0, ..request };
+    let overlaps = move |place: &Place| DiskRequest::from_cookie(place.0).end() > request.start;
+    of.range((first.cookie(), 0)..(last.cookie(), 0)).filter(move |(place, _)| overlaps(place))
 }
 
 fn is_within(inner: DiskRequest, outer: DiskRequest) -> bool {
