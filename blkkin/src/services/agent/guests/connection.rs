@@ -41,8 +41,10 @@ const IDLE_WAIT: Duration = Duration::from_millis(200);
 /// with each request, so that one that answers slowly is not interrupted for ever.
 const SILENCE: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(8);
-/// Least pause between two pings, each after bytes of the guest: it looks at its port again within 5 ms then.
+/// Least pause between two pings, each after a record of the guest: it looks at its port again within 5 ms then.
 const PING_INTERVAL: Duration = Duration::from_millis(100);
+/// Time after which a ping is not waited for any more.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 /// Time by which a guest may be ahead of its rate: 1.6 MiB.
@@ -161,9 +163,11 @@ struct Connection<'a> {
     node_event: Option<VirtualMachineEvent>,
     /// Boot of the guest whose clock is known, and this host's clock minus that one.
     guest_clock: Option<(BootId, ClockOffset)>,
-    /// Number of the last ping, and the time before it.
-    ping: Option<(u64, MonotonicNs)>,
-    pinged: Option<Instant>,
+    /// Number of pings.
+    pings: u64,
+    /// Time before the last one.
+    pinged: Option<MonotonicNs>,
+    is_answered: bool,
     hub: &'a Hub,
     receiver: Receiver,
     /// Oldest first.
@@ -193,8 +197,9 @@ impl<'a> Connection<'a> {
             stream,
             node_event: machine.map(|machine| node_event(machine, hub.source)),
             guest_clock: None,
-            ping: None,
+            pings: 0,
             pinged: None,
+            is_answered: false,
             hub,
             receiver,
             in_flight: VecDeque::new(),
@@ -258,7 +263,6 @@ impl<'a> Connection<'a> {
                 let buffer = std::mem::take(&mut self.buffer);
                 let received = self.receive(&buffer[..count], clock::now());
                 self.buffer = buffer;
-                self.ping(now);
                 received.map_err(End::Refused)
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
@@ -266,23 +270,25 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Asks a guest that has just sent something for its time.
-    fn ping(&mut self, now: Instant) {
-        let is_due = self.pinged.is_none_or(|last| now.duration_since(last) >= PING_INTERVAL);
-        if !is_due || self.node_event.is_none() {
-            return;
+    /// Asks a guest that has just sent a record for its time.
+    fn ping(&mut self) {
+        let pause = if self.is_answered { PING_INTERVAL } else { PING_TIMEOUT };
+        let now = clock::now();
+        let is_due = self.pinged.is_none_or(|last| u128::from(now.since(last).0) >= pause.as_nanos());
+        if is_due && self.node_event.is_some() {
+            self.pings += 1;
+            self.receiver.ping(self.pings);
+            (self.pinged, self.is_answered) = (Some(now), false);
         }
-        let number = self.ping.map_or(0, |(number, _)| number + 1);
-        self.receiver.ping(number);
-        (self.ping, self.pinged) = (Some((number, clock::now())), Some(now));
     }
 
     /// Bounds the difference of the clocks by an answer that was read before `now`.
     fn take_pong(&mut self, now: MonotonicNs) {
-        let (Some(pong), Some((number, before))) = (self.receiver.take_pong(), self.ping) else { return };
-        if pong.number != number {
+        let (Some(pong), Some(before)) = (self.receiver.take_pong(), self.pinged) else { return };
+        if pong.number != self.pings {
             return;
         }
+        self.is_answered = true;
         let (boot, at) = (BootId(pong.guest.boot), MonotonicNs(pong.guest.time));
         let minus = |host: MonotonicNs| clamp(i128::from(host.0) - i128::from(at.0));
         let newer = ClockOffset { at, low: minus(before), high: minus(now) };
@@ -305,6 +311,9 @@ impl<'a> Connection<'a> {
         let mut records = Vec::new();
         self.receiver.receive(bytes, |record| records.push(record));
         self.take_pong(now);
+        if !records.is_empty() {
+            self.ping();
+        }
         self.report_stats();
         for mut record in records {
             let decoded =
