@@ -1,12 +1,13 @@
 //! A guest's requests and QEMU's operations in one trace, by the agents of guest and host, a broker and an
 //! aggregator.
 //!
-//! *Input*: a stock kernel in QEMU with two disks, one with a serial number and one without. `dd` writes, reads and
+//! *Input*: a stock kernel in QEMU with three disks: on virtio with and without a serial number, and on virtio-scsi. `dd` writes, reads and
 //! flushes them, several at once, and writes the same ranges again and again. *Independent count*: the order. In the
 //! guest the requests for one range follow each other, and so do QEMU's operations on it: the n-th belongs to the n-th.
-//! Clocks take no part in that. QEMU's own log has the number of requests.
+//! Clocks take no part in that. QEMU's own log has the number of requests, and when it took up each one: by the host's
+//! clock, between issue and completion by the guest's. So the log bounds the difference of the clocks too.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use blkkin_bus::kafka::Settings;
 use blkkin_wire::async_io::{AsyncDirection, AsyncIoEvent};
 use blkkin_wire::batch::EventBatch;
+use blkkin_wire::clock::ClockOffset;
 use blkkin_wire::event::{BioEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome};
 use blkkin_wire::ids::{DeviceId, FileId, NodeId, SpanId};
 use blkkin_wire::span::Span;
@@ -33,13 +35,16 @@ const PARTITIONS: u32 = 4;
 const SOON: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(120);
 
+const DISKS: [&str; 3] = ["vda", "vdb", "sda"];
+/// Sector that the guest reads first.
+const PROBED: u64 = 9_999;
 /// Script of the guest.
 const SCRIPT: &str = r#"
 blkkin agent --port > /agent.log 2>&1 &
 agent=$!
 until grep -q 'tracing; events go' /agent.log; do kill -0 $agent || { cat /agent.log; poweroff -f; }; sleep 0.2; done
 # QEMU's first operations make the host's agent look at its disks.
-dd if=/dev/vda of=/dev/null bs=512 count=1 skip=9999 iflag=direct 2> /dev/null
+dd if=/dev/vda of=/dev/null bs=512 count=1 skip=PROBED iflag=direct 2> /dev/null
 echo "guest: ready"
 read -r _ <&3
 part() {
@@ -51,7 +56,8 @@ part() {
 part /dev/vda 10 & one=$!
 part /dev/vda 1000 & two=$!
 part /dev/vdb 10 & three=$!
-wait $one $two $three
+part /dev/sda 10 & four=$!
+wait $one $two $three $four
 for round in 1 2 3; do
     dd if=/dev/zero of=/dev/vdb bs=64k count=100 seek=50 conv=notrunc,fsync 2> /dev/null
 done
@@ -67,24 +73,31 @@ poweroff -f
 /// Operation on a range of a disk: `w` or `r`, first byte and length; a flush has no range.
 type Operation = (char, u64, u64);
 
-/// Starts a guest with two disks of this cache and aio mode.
+/// Starts a guest with three disks of this cache and aio mode.
 fn start(folder: &Path, binary: &Path, kernel: &Path, port: &Path, mode: &str) -> Guest {
     let mut disks = Vec::new();
-    for (name, bytes, device) in [("vda", 16 << 20, "serial=root,"), ("vdb", 32 << 20, "")] {
+    disks.extend(["-device", "virtio-scsi-pci"].map(str::to_owned));
+    let images = [
+        ("vda", 16 << 20, "virtio-blk-pci,serial=root"),
+        ("vdb", 32 << 20, "virtio-blk-pci"),
+        ("sda", 16 << 20, "scsi-hd,serial=data"),
+    ];
+    for (name, bytes, device) in images {
         let image = folder.join(name);
         fs::File::create(&image).unwrap().set_len(bytes).unwrap();
         let image = image.display();
         disks.push("-drive".to_owned());
         disks.push(format!("file={image},if=none,id={name},format=raw,{mode}"));
         disks.push("-device".to_owned());
-        disks.push(format!("virtio-blk-pci,{device}drive={name}"));
+        disks.push(format!("{device},drive={name}"));
     }
     let log = folder.join("qemu.log");
     disks.extend(["-D".to_owned(), log.display().to_string()]);
+    disks.extend(["-msg".to_owned(), "timestamp=on".to_owned()]);
     for event in ["virtio_blk_handle_write", "virtio_blk_handle_read"] {
         disks.extend(["-trace".to_owned(), event.to_owned()]);
     }
-    let (script, machine_id) = (SCRIPT.to_owned(), MACHINE_ID);
+    let (script, machine_id) = (SCRIPT.replace("PROBED", &PROBED.to_string()), MACHINE_ID);
     let options = GuestOptions { name: "web", uuid: UUID, machine_id, script, disks };
     Guest::start(folder, kernel, binary, port, &options)
 }
@@ -104,6 +117,12 @@ struct Recorded {
     qemu: BTreeMap<(String, Operation), Vec<SpanId>>,
     /// Flushes of each side.
     flushes: [usize; 2],
+    /// Issue and completion of each of the guest's requests.
+    times: HashMap<SpanId, [u64; 2]>,
+    /// Bounds of the clocks' difference that the host's agent added, each once.
+    offsets: BTreeSet<ClockOffset>,
+    /// Host's wall clock minus its monotonic clock, ns.
+    wall: i64,
     /// Records that each side lost. The kernel side can miss the end of a call, a few in 100,000 (docs/limits.md).
     lost: [u64; 2],
 }
@@ -128,11 +147,17 @@ impl Recorded {
                     LayerEvent::Request(request) if is_guest => requests.push(*request),
                     LayerEvent::Pair(pair) if is_guest => requests.push(pair.request),
                     LayerEvent::Syscall(call) if !is_guest => calls.push(call.clone()),
+                    LayerEvent::VirtualMachine(machine) if is_guest => {
+                        recorded.offsets.extend(machine.host.as_ref().and_then(|host| host.clock));
+                    }
                     LayerEvent::Bio(bio) if !is_guest => count_bio(&mut bios, bio),
                     LayerEvent::Pair(pair) if !is_guest => count_bio(&mut bios, &pair.bio),
                     LayerEvent::AsyncIo(io) if !is_guest => submissions.push(*io),
                     _ => {}
                 }
+            }
+            if !is_guest {
+                recorded.wall = batch.anchor.wallclock.0 as i64 - batch.anchor.monotonic.0 as i64;
             }
             let lost = &mut recorded.lost[usize::from(!is_guest)];
             *lost = (*lost).max(batch.stats.lost());
@@ -147,17 +172,17 @@ impl Recorded {
                     recorded.flushes[0] += 1;
                     continue;
                 }
-                // The agent reads the serial number: the driver asks the device for it.
-                "driver-in" => continue,
                 other => panic!("{other}: {request:?}"),
             };
+            let issue = request.issue.unwrap_or(request.start);
+            recorded.times.insert(request.span, [issue.0, request.complete.0]);
             let key = (operation, request.sector.0 * 512, u64::from(request.bytes));
             let disk = disks.get(&request.device).cloned().unwrap_or_default();
             recorded.guest.entry((disk, key)).or_default().push(request.span);
         }
         for call in calls {
             let Some(name) = call.file.and_then(|file| files.get(&file.file)) else { continue };
-            if !["vda", "vdb"].contains(&name.as_str()) {
+            if !DISKS.contains(&name.as_str()) {
                 continue;
             }
             let operation = match call.call.spec().name {
@@ -175,9 +200,7 @@ impl Recorded {
         }
         submissions.sort_by_key(|io: &AsyncIoEvent| io.start);
         let is_of_image = |io: &&AsyncIoEvent| {
-            io.file
-                .and_then(|file| files.get(&file))
-                .is_some_and(|name| ["vda", "vdb"].contains(&name.as_str()))
+            io.file.and_then(|file| files.get(&file)).is_some_and(|name| DISKS.contains(&name.as_str()))
         };
         let mut siblings = HashMap::<SpanId, u32>::new();
         submissions.iter().filter(is_of_image).for_each(|io| *siblings.entry(io.root()).or_default() += 1);
@@ -219,6 +242,81 @@ fn spans(settings: &Settings) -> Vec<Span> {
     }
     let fragments = reader.fragments.keys().flat_map(|bytes| v1::decode_fragments(bytes).unwrap().fragments);
     fragments.flat_map(|fragment| fragment.spans).collect()
+}
+
+/// A request that QEMU took up, by its log:
+/// `4711@1764287325.123456:virtio_blk_handle_write vdev 0x55d0 req 0x55d1 sector 80 nsectors 8`.
+struct Logged {
+    /// Wall clock of the host, us.
+    time: i64,
+    device: String,
+    operation: Operation,
+}
+
+impl Logged {
+    fn parse(line: &str) -> Option<Logged> {
+        let (_, line) = line.split_once('@')?;
+        let (time, line) = line.split_once(':')?;
+        let (seconds, micros) = time.split_once('.')?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [
+            "virtio_blk_handle_write" | "virtio_blk_handle_read",
+            "vdev",
+            device,
+            "req",
+            _,
+            "sector",
+            sector,
+            "nsectors",
+            count,
+        ] = words[..]
+        else {
+            return None;
+        };
+        let bytes = |sectors: &str| sectors.parse::<u64>().unwrap() * 512;
+        let operation = if words[0].ends_with("write") { 'w' } else { 'r' };
+        Some(Logged {
+            time: seconds.parse::<i64>().ok()? * 1_000_000 + micros.parse::<i64>().ok()?,
+            device: device.to_owned(),
+            operation: (operation, bytes(sector), bytes(count)),
+        })
+    }
+}
+
+/// Asserts that the difference of the clocks by QEMU's log is within each bound that the host's agent reported.
+fn assert_clocks(mode: &str, recorded: &Recorded, log: &[Logged]) {
+    // The script reads this sector of the first disk alone.
+    let of_first = |logged: &&Logged| logged.operation.1 == PROBED * 512;
+    let first = &log.iter().find(of_first).unwrap().device;
+    let mut taken_up = BTreeMap::<(String, Operation), Vec<i64>>::new();
+    for Logged { time, device, operation } in log {
+        let disk = if device == first { "vda" } else { "vdb" };
+        taken_up.entry((disk.to_owned(), *operation)).or_default().push(*time);
+    }
+    let (mut low, mut high, mut count) = (i64::MIN, i64::MAX, 0);
+    for (key, requests) in &recorded.guest {
+        let Some(times) = taken_up.get(key).filter(|times| times.len() == requests.len()) else { continue };
+        for (span, time) in requests.iter().zip(times) {
+            let [issue, complete] = recorded.times[span].map(|time| time as i64);
+            // The log's time is cut to us.
+            let host = time * 1_000 - recorded.wall;
+            (low, high) = (low.max(host - complete), high.min(host + 1_000 - issue));
+            count += 1;
+        }
+    }
+    let widths: Vec<i64> = recorded.offsets.iter().map(|offset| (offset.high - offset.low) / 2_000).collect();
+    println!(
+        "{mode}: by QEMU's log of {count} requests the clocks differ by {} +/- {} us; {} bounds by pings: +/- {} to {} us",
+        (low + high) / 2_000,
+        (high - low) / 2_000,
+        widths.len(),
+        widths.iter().min().unwrap(),
+        widths.iter().max().unwrap(),
+    );
+    assert!(count > 1_000 && low <= high, "{count} requests: {low} to {high}");
+    for offset in &recorded.offsets {
+        assert!(offset.low <= high && low <= offset.high, "{mode}: {offset:?} is not {low} to {high}");
+    }
 }
 
 /// Counts of one run.
@@ -337,13 +435,18 @@ fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64), Strin
     let recorded = Recorded::of(&consume(&settings));
     assert_eq!(recorded.lost[0], 0, "{}", guest.console());
     let log = fs::read_to_string(folder.path().join("qemu.log")).unwrap();
-    let logged = log.lines().filter(|line| line.contains("virtio_blk_handle_")).count();
-    println!("{mode}: QEMU logged {logged} requests; flushes of guest and QEMU: {:?}", recorded.flushes);
+    let log: Vec<Logged> = log.lines().filter_map(Logged::parse).collect();
+    println!("{mode}: QEMU logged {} requests; flushes of guest and QEMU: {:?}", log.len(), recorded.flushes);
+    assert_clocks(mode, &recorded, &log);
     let spans = spans(&settings);
     let parents: HashMap<SpanId, SpanId> =
         spans.iter().filter_map(|span| Some((span.id, span.parent?))).collect();
     let outcome = Outcome::of(&recorded, &parents);
-    // Some of QEMU's log precede the guest's agent.
-    assert!((outcome.requests..outcome.requests + 20).contains(&logged), "{logged}: {outcome:?}");
+    // Some of QEMU's log precede the guest's agent. It has no line of virtio-scsi's.
+    let of_log = |((disk, _), requests): (&(String, Operation), &Vec<SpanId>)| {
+        if disk == "sda" { 0 } else { requests.len() }
+    };
+    let expected: usize = recorded.guest.iter().map(of_log).sum();
+    assert!((expected..expected + 20).contains(&log.len()), "{}, not {expected}: {outcome:?}", log.len());
     Ok((outcome, recorded.lost[1]))
 }

@@ -18,6 +18,8 @@ use super::tools::{capture, tool};
 const TIME_LIMIT: Duration = Duration::from_secs(240);
 const SOON: Duration = Duration::from_secs(60);
 
+/// Drivers of the disks. The guest loads them in the order of their names, in which each follows those that it needs.
+const MODULES: [&str; 5] = ["scsi_common", "scsi_mod", "sd_mod", "virtio_blk", "virtio_scsi"];
 /// First lines of each guest's first process: folders, drivers, random numbers.
 const PREPARE: &str = r#"#!/bin/sh
 export PATH=/bin
@@ -122,7 +124,7 @@ impl Guest {
     }
 }
 
-/// Makes the initramfs: busybox, the binary, the driver of the disk.
+/// Makes the initramfs: busybox, the binary, the drivers of the disks.
 fn archive(folder: &Path, kernel: &Path, binary: &Path, options: &GuestOptions<'_>) -> PathBuf {
     let root = folder.join("root");
     for name in ["bin", "dev", "etc", "modules", "proc", "run", "sys", "tmp"] {
@@ -133,10 +135,12 @@ fn archive(folder: &Path, kernel: &Path, binary: &Path, options: &GuestOptions<'
         std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
     }
     capture(tool("strip").arg("-o").arg(root.join("bin/blkkin")).arg(binary)).unwrap();
-    let module = kernel.join("modules/virtio_blk.ko.xz");
-    let unpacked = tool("busybox").args(["unxz", "-c"]).arg(module).output().unwrap();
-    assert!(unpacked.status.success(), "{unpacked:?}");
-    fs::write(root.join("modules/virtio_blk.ko"), unpacked.stdout).unwrap();
+    for name in MODULES {
+        let module = kernel.join(format!("modules/{name}.ko.xz"));
+        let unpacked = tool("busybox").args(["unxz", "-c"]).arg(module).output().unwrap();
+        assert!(unpacked.status.success(), "{unpacked:?}");
+        fs::write(root.join(format!("modules/{name}.ko")), unpacked.stdout).unwrap();
+    }
     fs::write(root.join("etc/machine-id"), format!("{:032x}\n", options.machine_id)).unwrap();
     fs::write(root.join("init"), format!("{PREPARE}{}", options.script)).unwrap();
     fs::set_permissions(root.join("init"), Permissions::from_mode(0o755)).unwrap();
