@@ -25,6 +25,7 @@ mod disk;
 mod fio;
 mod fleet;
 mod frame;
+mod guest;
 mod harness;
 mod iops;
 mod library;
@@ -98,6 +99,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("peers", peers::run),
     ("matrix", matrix::run),
     ("fleet", fleet::run),
+    ("guest", guest::run),
 ];
 
 fn main() -> ExitCode {

@@ -9,8 +9,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use blkkin_pipeline::aggregate;
 use blkkin_pipeline::stages::{self, Meter, Sizes, Stage};
+use blkkin_pipeline::{aggregate, links};
 use blkkin_wire::event::LayerEvent;
 
 use crate::frame::{BenchReport, Figure, Goal, RoundPolicy, Rounds, Table};
@@ -25,6 +25,8 @@ const POLICY: RoundPolicy =
 const RATE_MIN: f64 = 1.5;
 /// Goal of the aggregator's first stage in M events/s.
 const AGGREGATED_MIN: f64 = 1.0;
+/// Goal of the links of virtual machines' requests in M endpoints/s.
+const LINKED_MIN: f64 = 1.0;
 /// Spread that ends the rounds, as a part of the rate.
 const SPREAD_ENOUGH: f64 = 0.1;
 
@@ -73,6 +75,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let rounds = POLICY.quick(quick).run(&[()], measure, enough)?.remove(0);
     let mut report = build_report(&rounds, &sizes);
     report.figures.push(aggregated(calls, rounds.len()));
+    report.figures.push(linked(calls / 2, rounds.len()));
     Ok(report)
 }
 
@@ -84,6 +87,16 @@ fn aggregated(calls: u64, rounds: usize) -> Figure {
     });
     let name = "aggregator: decoded batch to encoded fragments";
     Figure::of(name, &rate.collect::<Rounds>(), "M events/s").goal(Goal::AtLeast(AGGREGATED_MIN))
+}
+
+/// Measures endpoints of a virtual machine's disk to links, in the same number of rounds.
+fn linked(requests: u64, rounds: usize) -> Figure {
+    let rate = (0..rounds).map(|_| {
+        let done = links::run(requests);
+        done.endpoints as f64 / done.spent.as_micros().max(1) as f64
+    });
+    let name = "aggregator: endpoints of a virtual machine's disk to links";
+    Figure::of(name, &rate.collect::<Rounds>(), "M endpoints/s").goal(Goal::AtLeast(LINKED_MIN))
 }
 
 /// Returns M events/s through decode, translate and join.

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::cargo_build;
+use crate::dist;
 use crate::setup::{self, Purpose};
 use crate::shell;
 use crate::workspace::Workspace;
@@ -49,6 +50,8 @@ const BUILD_ONLY: &[Purpose] = &[Purpose::Build];
 /// fio and the tools that make disks.
 const WITH_FIO: &[Purpose] = &[Purpose::Build, Purpose::Disks];
 
+/// QEMU and a kernel for a guest.
+const WITH_GUEST: &[Purpose] = &[Purpose::Build, Purpose::Guests];
 /// A Kafka broker and a Zipkin come with the tests' tools.
 const WITH_CLUSTER: &[Purpose] = &[Purpose::Build, Purpose::Disks, Purpose::Tests];
 
@@ -90,6 +93,12 @@ const BENCHES: &[Bench] = &[
     bench("agent", "CPU and memory of an agent, by requests per second (3 min)", DISKS, WITH_CLUSTER),
     bench("nbd", "a storage daemon instrumented and traced: time per request (4 min)", None, WITH_CLUSTER),
     bench("daemon", "latency from a storage daemon's event to Zipkin (3 min)", PROBES, WITH_CLUSTER),
+    bench(
+        "guest",
+        "operations per second that an emulated guest loses to its agent (5 min)",
+        None,
+        WITH_GUEST,
+    ),
     bench("iops", "lost operations per second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
     bench("peers", "compared with other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
     bench(
@@ -163,6 +172,9 @@ fn measure_all(workspace: &Workspace, benches: &[&Bench], options: &Options) -> 
     if benches.iter().any(|bench| ["nbd", "daemon"].contains(&bench.name)) {
         build(workspace, "blkkin-nbd", "blkkin-nbd")?;
     }
+    if benches.iter().any(|bench| bench.name == "guest") {
+        dist::static_release(workspace)?;
+    }
     // Made by the user, so that the user can delete the files that root creates in it.
     let folder = folder(workspace);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -200,6 +212,7 @@ fn measure(
     command.args(["--unset", "LD_LIBRARY_PATH"]);
     command.arg(format!("BLKKIN_ZIPKIN_JAR={}", setup::server_jar(workspace).display()));
     command.arg(format!("BLKKIN_KAFKA_JARS={}", setup::broker_jars(workspace).display()));
+    command.arg(format!("BLKKIN_STATIC={}", dist::release_binary(workspace).display()));
     command.arg(program).args(["run", bench.name]);
     command.args([blkkin, folder]);
     command.args(options.quick.then_some("--quick"));

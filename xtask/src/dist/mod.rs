@@ -62,6 +62,16 @@ pub(crate) fn for_tests(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Builds the static binary of a release.
+pub(crate) fn static_release(workspace: &Workspace) -> Result<PathBuf> {
+    static_link::build(workspace, Profile::Release)
+}
+
+/// Returns the path of the static binary of a release.
+pub(crate) fn release_binary(workspace: &Workspace) -> PathBuf {
+    static_link::output_path(workspace, Profile::Release)
+}
+
 /// Returns the path of the static binary of the tests.
 pub(crate) fn test_binary(workspace: &Workspace) -> PathBuf {
     static_link::output_path(workspace, Profile::Dev)
