@@ -34,9 +34,9 @@ const DISK: u64 = 64 << 20;
 /// other.
 const DIFFERENCE_NS_MAX: u64 = 5_000;
 /// Requests of which one may differ more, because an interrupt or the host takes the CPU between
-/// the two readings. Under other work on two CPUs 4 of 11,980 times at the device and 9 of 5,975 in
-/// the scheduler did.
-const REQUESTS_PER_OUTLIER: usize = 200;
+/// the two readings. In four whole runs of the tests 6 to 15 of 11,980 times at the device and 9, 11,
+/// 21 and 34 of 5,975 in the scheduler did: it depends on what else the host of this machine runs.
+const REQUESTS_PER_OUTLIER: usize = 100;
 /// Maximum of the median difference: ftrace cuts times to a microsecond. 228 to 382 ns were measured.
 const MEDIAN_NS_MAX: u64 = 1_000;
 
