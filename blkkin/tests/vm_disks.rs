@@ -357,8 +357,8 @@ impl Outcome {
         outcome
     }
 
-    /// Counts an operation on another range than its request's: it serves several of one length, of which the parent is
-    /// the first, or the range is rounded to blocks of 4 KiB.
+    /// Counts an operation on another range than its request's: it serves several that follow each other, of which the
+    /// parent is the first, or the range is rounded to blocks of 4 KiB.
     fn merge(
         &mut self,
         recorded: &Recorded,
@@ -370,15 +370,29 @@ impl Outcome {
             (name == disk && requests.contains(&parent)).then_some(*range)
         };
         let of_parent = recorded.guest.iter().find_map(is_parent).filter(|range| range.0 == operation);
+        let end = start + bytes;
         match of_parent {
-            Some((_, at, length)) if at == start && bytes % length == 0 => {
-                self.linked += (bytes / length) as usize;
-                self.merged += 1;
-            }
             Some((_, at, length))
-                if (start, start + bytes) == (at / 4096 * 4096, (at + length).next_multiple_of(4096)) =>
+                if (start, end) == (at / 4096 * 4096, (at + length).next_multiple_of(4096)) =>
             {
                 self.linked += 1;
+            }
+            Some((_, at, length)) if at == start => {
+                // Requests of the guest from the parent's end on.
+                let (mut next, mut parts) = (at + length, 1);
+                while next < end {
+                    let follows = |(name, range): &&(String, Operation)| {
+                        name == disk && (range.0, range.1) == (operation, next) && next + range.2 <= end
+                    };
+                    let Some((_, range)) = recorded.guest.keys().find(follows) else { break };
+                    (next, parts) = (next + range.2, parts + 1);
+                }
+                let is_whole = next == end;
+                (self.linked, self.merged, self.wrong) = (
+                    self.linked + if is_whole { parts } else { 0 },
+                    self.merged + usize::from(is_whole),
+                    self.wrong + usize::from(!is_whole),
+                );
             }
             _ => self.wrong += 1,
         }
