@@ -81,22 +81,28 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
 
 /// Measures decoded batches to encoded fragments, in the same number of rounds.
 fn aggregated(calls: u64, rounds: usize) -> Figure {
-    let rate = (0..rounds).map(|_| {
+    let rate = per_microsecond(rounds, || {
         let done = aggregate::run(calls);
-        done.events as f64 / done.spent.as_micros().max(1) as f64
+        (done.events, done.spent)
     });
     let name = "aggregator: decoded batch to encoded fragments";
-    Figure::of(name, &rate.collect::<Rounds>(), "M events/s").goal(Goal::AtLeast(AGGREGATED_MIN))
+    Figure::of(name, &rate, "M events/s").goal(Goal::AtLeast(AGGREGATED_MIN))
 }
 
 /// Measures endpoints of a virtual machine's disk to links, in the same number of rounds.
 fn linked(requests: u64, rounds: usize) -> Figure {
-    let rate = (0..rounds).map(|_| {
+    let rate = per_microsecond(rounds, || {
         let done = links::run(requests);
-        done.endpoints as f64 / done.spent.as_micros().max(1) as f64
+        (done.endpoints, done.spent)
     });
     let name = "aggregator: endpoints of a virtual machine's disk to links";
-    Figure::of(name, &rate.collect::<Rounds>(), "M endpoints/s").goal(Goal::AtLeast(LINKED_MIN))
+    Figure::of(name, &rate, "M endpoints/s").goal(Goal::AtLeast(LINKED_MIN))
+}
+
+/// Runs a pass in each round, which returns a number of items and its time.
+fn per_microsecond(rounds: usize, pass: impl Fn() -> (u64, Duration)) -> Rounds {
+    let rate = |(items, spent): (u64, Duration)| items as f64 / spent.as_micros().max(1) as f64;
+    (0..rounds).map(|_| rate(pass())).collect()
 }
 
 /// Returns M events/s through decode, translate and join.

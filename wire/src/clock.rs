@@ -76,6 +76,11 @@ pub fn drift(ns: u64) -> i64 {
     i64::try_from(u128::from(ns) * u128::from(DRIFT_PPM) / 1_000_000 + 1).unwrap_or(i64::MAX)
 }
 
+/// Returns a difference of two clocks as a number of 64 bits; the nearest if it has none.
+pub fn clamp(ns: i128) -> i64 {
+    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+}
+
 impl ClockOffset {
     /// Returns the bounds at the moment of `newer` by both measurements. If they contradict each other, a clock has
     /// stood still meanwhile, and the newer one holds.

@@ -38,7 +38,7 @@
 
 use std::collections::BTreeMap;
 
-use blkkin_wire::clock::{self, DurationNs, MonotonicNs};
+use blkkin_wire::clock::{self, DurationNs, MonotonicNs, clamp};
 use blkkin_wire::ids::{BootId, NodeId};
 use blkkin_wire::remote_link::{LinkEndpoint, PeerClock};
 use serde::{Deserialize, Serialize};
@@ -143,6 +143,11 @@ impl Interval {
         u64::try_from((self.high - self.low + 1) / 2).unwrap_or(0)
     }
 
+    /// Returns the interval `ns` later or earlier.
+    fn after(self, ns: u64) -> Interval {
+        Interval { low: self.low - drift(ns), high: self.high + drift(ns) }
+    }
+
     fn is_empty(&self) -> bool {
         self.low > self.high
     }
@@ -155,8 +160,7 @@ impl Interval {
 impl PairBound {
     /// Returns the interval at another time, earlier or later.
     fn at(&self, at: u64) -> Interval {
-        let drift = drift(at.abs_diff(self.at));
-        Interval { low: self.offset.low - drift, high: self.offset.high + drift }
+        self.offset.after(at.abs_diff(self.at))
     }
 }
 
@@ -173,10 +177,6 @@ fn clock_of(endpoint: &LinkEndpoint) -> Clock {
 pub(super) fn wall_less_monotonic(endpoint: &LinkEndpoint) -> i128 {
     let anchor = endpoint.clock.anchor;
     i128::from(anchor.wallclock.0) - i128::from(anchor.monotonic.0)
-}
-
-pub(super) fn clamp(ns: i128) -> i64 {
-    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// Returns whether both endpoints are on one machine.
@@ -259,8 +259,8 @@ impl ClockBounds {
         let measured =
             client.peer.filter(|peer| Clock { node: peer.node, boot: peer.boot } == clock_of(server));
         let measured = measured.map(|PeerClock { offset, .. }| {
-            let drift = drift(at.abs_diff(offset.at.0));
-            Interval { low: i128::from(offset.low) - drift, high: i128::from(offset.high) + drift }
+            let interval = Interval { low: offset.low.into(), high: offset.high.into() };
+            interval.after(at.abs_diff(offset.at.0))
         });
         match (learned, measured) {
             (Some(learned), Some(measured)) => {

@@ -70,7 +70,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use blkkin_wire::clock::DurationNs;
+use blkkin_wire::clock::{DurationNs, clamp};
 use blkkin_wire::disk_request::DISK_PROTOCOL;
 use blkkin_wire::fragment::{FragmentBatch, Incarnation, StageId, TraceFragment};
 use blkkin_wire::remote_link::{ClockShift, LinkEndpoint, RemoteLink, Reparented, RpcKey, RpcSide};
@@ -276,11 +276,11 @@ impl LinkStage {
                 for number in fitting {
                     if let Some(other) = self.remove(&endpoint.event.key, number) {
                         self.stats.refused += 1;
-                        self.answer_unlinked(&other.endpoint, out);
+                        answer_unlinked(&mut self.numbers, &other.endpoint, out);
                     }
                 }
                 self.stats.refused += 1;
-                self.answer_unlinked(&endpoint, out);
+                answer_unlinked(&mut self.numbers, &endpoint, out);
             }
         }
     }
@@ -357,13 +357,9 @@ impl LinkStage {
             if let Some(removed) = self.remove(&key, number) {
                 self.stats.unmatched += 1;
                 self.stats.evicted += u64::from(!expired);
-                self.answer_unlinked(&removed.endpoint, out);
+                answer_unlinked(&mut self.numbers, &removed.endpoint, out);
             }
         }
-    }
-
-    fn answer_unlinked(&mut self, endpoint: &LinkEndpoint, out: &mut dyn StageOutput) {
-        answer_unlinked(&mut self.numbers, endpoint, out);
     }
 
     fn remove(&mut self, key: &RpcKey, number: u64) -> Option<Waiting> {
@@ -432,7 +428,7 @@ fn shift(client: &LinkEndpoint, server: &LinkEndpoint) -> ClockShift {
         true => (offset.high, NO_BOUND),
         false => (offset.middle(), DurationNs(offset.half_width())),
     };
-    ClockShift { shift: clock_bounds::clamp(on_clock_bound - offset), error }
+    ClockShift { shift: clamp(on_clock_bound - offset), error }
 }
 
 /// Returns a placeholder until a restored stage gets its configuration.

@@ -21,7 +21,7 @@ use blkkin_guest_port::{Received, Receiver, ReceiverStats};
 use blkkin_qemu::Machine;
 use blkkin_tracer::clock;
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::clock::{ClockOffset, MonotonicNs};
+use blkkin_wire::clock::{ClockOffset, MonotonicNs, clamp};
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::{BootId, Pid, Source};
 use blkkin_wire::v1;
@@ -424,10 +424,6 @@ impl<'a> Connection<'a> {
 fn names_its_own_machine(batch: &EventBatch) -> bool {
     let of_node = |event: &LayerEvent| matches!(event, LayerEvent::VirtualMachine(one) if one.is_of_node());
     batch.events.iter().any(of_node)
-}
-
-fn clamp(ns: i128) -> i64 {
-    i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// Returns the earliest time of a batch's events.
