@@ -40,9 +40,7 @@ const DISKS: [&str; 3] = ["vda", "vdb", "sda"];
 const PROBED: u64 = 9_999;
 /// Script of the guest.
 const SCRIPT: &str = r#"
-blkkin agent --port > /agent.log 2>&1 &
-agent=$!
-until grep -q 'tracing; events go' /agent.log; do kill -0 $agent || { cat /agent.log; poweroff -f; }; sleep 0.2; done
+start_agent
 # QEMU's first operations make the host's agent look at its disks.
 dd if=/dev/vda of=/dev/null bs=512 count=1 skip=PROBED iflag=direct 2> /dev/null
 echo "guest: ready"
@@ -63,10 +61,7 @@ for round in 1 2 3; do
 done
 echo "guest: done"
 read -r _ <&3
-kill -TERM $agent
-wait $agent
-echo "guest: the agent ended with $?"
-cat /agent.log
+end_agent
 poweroff -f
 "#;
 

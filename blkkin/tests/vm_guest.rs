@@ -36,9 +36,7 @@ const SOON: Duration = Duration::from_secs(60);
 const SCRIPT: &str = r#"
 count() { read -r _ _ _ _ writes _ sectors _ < /sys/block/vda/stat; echo "guest: $1 $writes $sectors"; }
 write() { dd if=/dev/zero of=/dev/vda bs=4096 count=COUNT oflag=direct 2> /dev/null; }
-blkkin agent --port --device vda > /agent.log 2>&1 &
-agent=$!
-until grep -q 'tracing; events go' /agent.log; do kill -0 $agent || { cat /agent.log; poweroff -f; }; sleep 0.2; done
+start_agent --device vda
 count before
 write
 echo "guest: written once"
@@ -48,10 +46,7 @@ echo "guest: written twice"
 read -r _ <&3
 count after
 echo "guest: resident $(grep -E 'VmHWM|VmRSS' /proc/$agent/status | tr '\n' ' ')"
-kill -TERM $agent
-wait $agent
-echo "guest: the agent ended with $?"
-cat /agent.log
+end_agent
 poweroff -f
 "#;
 

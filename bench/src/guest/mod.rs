@@ -60,13 +60,9 @@ load() {
 load warm-up
 for round in $(seq ROUNDS); do
     load without
-    blkkin agent --port --metrics off > /agent.log 2>&1 &
-    agent=$!
-    until grep -q 'tracing; events go' /agent.log; do kill -0 $agent || { cat /agent.log; poweroff -f; }; sleep 0.2; done
+    start_agent --metrics off
     load with
-    kill -TERM $agent
-    wait $agent
-    tail -n 1 /agent.log
+    end_agent
 done
 echo "guest: done"
 poweroff -f

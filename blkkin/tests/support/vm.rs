@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Drivers of the disks. The guest loads them in the order of their names, in which each follows those that it needs.
 const MODULES: [&str; 5] = ["scsi_common", "scsi_mod", "sd_mod", "virtio_blk", "virtio_scsi"];
-/// First lines of each guest's first process: folders, drivers, random numbers.
+/// First lines of each guest's first process: folders, drivers, random numbers, and how its agent starts and ends.
 const PREPARE: &str = r#"#!/bin/sh
 export PATH=/bin
 mount -t proc proc /proc
@@ -31,6 +31,17 @@ exec 3< /dev/ttyS1
 for module in /modules/*; do insmod "$module"; done
 # The static binary waits until the kernel has random numbers; a read makes it gather some.
 head -c 1 /dev/random > /dev/null
+start_agent() {
+    blkkin agent --port "$@" > /agent.log 2>&1 &
+    agent=$!
+    until grep -q 'tracing; events go' /agent.log; do kill -0 $agent || { cat /agent.log; poweroff -f; }; sleep 0.2; done
+}
+end_agent() {
+    kill -TERM $agent
+    wait $agent
+    echo "guest: the agent ended with $?"
+    cat /agent.log
+}
 "#;
 
 /// Configuration of a guest.
