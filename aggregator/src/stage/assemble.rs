@@ -90,6 +90,8 @@ const AWAIT_LINK: u64 = 7 * 24 * 3_600_000;
 const PENDING_BYTES_MAX: u64 = 512 << 20;
 /// Maximum number of bytes of waiting traces of one partition.
 const PENDING_BYTES_OF_PARTITION: u64 = 64 << 20;
+/// Maximum number of spans of waiting traces of all partitions that stay decoded: some 21 MB.
+const PENDING_DECODED_SPANS: usize = 16_384;
 
 impl AssembleStageConfig {
     /// Creates a configuration with the same number of partitions everywhere and the other
@@ -111,7 +113,8 @@ impl AssembleStageConfig {
     }
 
     fn limits(&self) -> Limits {
-        Limits { root: self.await_for, link: self.await_link, bytes: self.pending_bytes() }
+        let decoded = PENDING_DECODED_SPANS / self.input.max(1) as usize;
+        Limits { root: self.await_for, link: self.await_link, bytes: self.pending_bytes(), decoded }
     }
 }
 
@@ -239,6 +242,7 @@ impl Stage for AssembleStage {
     }
 
     fn save(&mut self) -> Result<Vec<u8>, Self::Error> {
+        self.pending.encode_all_but(0);
         snapshot::write(Self::ID, snapshot::fingerprint(&self.config), self)
     }
 

@@ -8,8 +8,7 @@
 //! of the events. The log's time is that of the latest end so far, as a node's events arrive in the
 //! order of time.
 //!
-//! Waiting fragments are encoded here as between nodes (see `pending_traces`), so both
-//! cases have the same limit in bytes.
+//! Waiting fragments stay decoded, but for those that wait behind many others (`pending_traces`).
 //!
 //! *Rejected*: the client's trace id for a daemon span before the join. The client's request is
 //! known when it has its reply, after the daemon span and all of its children. These would have to
