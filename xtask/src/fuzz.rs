@@ -3,6 +3,8 @@
 //! *In*: the seeds in `fuzz/seeds`, and the inputs that earlier runs kept in `target/fuzz/corpus`.
 //! *Out*: a line per target, and an error for each input in `target/fuzz/crashes`.
 //!
+//! `cargo xtask test` runs each target for [`TEST_SECONDS`], on CPU time that other tests leave.
+//!
 //! The stable compiler instruments for coverage itself, so neither a nightly one nor `cargo-fuzz`
 //! is needed. Its flags apply to every crate of the build, except build scripts and macros, which
 //! `--target` separates.
@@ -34,6 +36,9 @@ const RUSTFLAGS: &[&str] = &[
     "-Coverflow-checks=on",
 ];
 
+/// Time of each target in `cargo xtask test`.
+const TEST_SECONDS: u64 = 10;
+
 /// Limits of one input: memory in MiB, and time in s.
 const LIMITS: [&str; 2] = ["-rss_limit_mb=512", "-timeout=10"];
 
@@ -58,34 +63,94 @@ struct RunStats {
     crash: Option<PathBuf>,
 }
 
+/// Result of one target.
+pub(crate) struct TargetRun {
+    target: String,
+    program: PathBuf,
+    stats: RunStats,
+}
+
+impl TargetRun {
+    /// Formats the counts.
+    pub(crate) fn summary(&self) -> String {
+        let RunStats { executions, edges, new_inputs, crash } = &self.stats;
+        format!(
+            "fuzz: {:<18} {executions:>11} executions {edges:>6} edges {new_inputs:>6} new inputs {} crashes",
+            self.target,
+            crash.iter().len()
+        )
+    }
+
+    /// Returns the target and its crash, with the command that repeats it; `None` without one.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let input = self.stats.crash.as_ref()?;
+        Some(format!(
+            "fuzz: {0}: crash by {1}\n  {2} {1}",
+            self.target,
+            input.display(),
+            self.program.display()
+        ))
+    }
+}
+
+/// Priority of the build and of the targets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Priority {
+    Normal,
+    /// Only CPU time that no other process wants (SCHED_IDLE).
+    Idle,
+}
+
 /// Builds the targets and runs each.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     setup::run(workspace, &[Purpose::Build])?;
-    let targets = targets(workspace, options.target.as_deref())?;
-    let programs = build(workspace)?;
+    let targets = targets(workspace)?;
+    let targets = match &options.target {
+        Some(wanted) if targets.contains(wanted) => vec![wanted.clone()],
+        Some(wanted) => bail!("no target `{wanted}`; targets: {}", targets.join(", ")),
+        None => targets,
+    };
     let seconds = (options.minutes * 60 / targets.len() as u64).max(1);
-    let mut failed = Vec::new();
-    for target in &targets {
-        let program = cargo_build::executable(&programs, target)?;
-        let stats = fuzz(workspace, target, &program, seconds)?;
-        let RunStats { executions, edges, new_inputs, crash } = stats;
-        let crashes = crash.iter().len();
-        println!(
-            "fuzz: {target:<16} {executions:>11} executions {edges:>6} edges {new_inputs:>6} new inputs {crashes} crashes"
-        );
-        if let Some(input) = crash {
-            eprintln!("fuzz: {target}: crash by {0}\n  {1} {0}", input.display(), program.display());
-            failed.push(&**target);
-        }
+    let mut failures = Vec::new();
+    run_targets(workspace, &targets, seconds, Priority::Normal, |run| {
+        println!("{}", run.summary());
+        failures.extend(run.failure());
+    })?;
+    if failures.is_empty() {
+        return Ok(ExitCode::SUCCESS);
     }
-    if !failed.is_empty() {
-        bail!("crashes in: {}; the lines above repeat them", failed.join(", "));
-    }
-    Ok(ExitCode::SUCCESS)
+    bail!("{} targets crashed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Returns the names of the targets, or the one that is wanted.
-fn targets(workspace: &Workspace, wanted: Option<&str>) -> Result<Vec<String>> {
+/// Runs each target whose name contains `filter`, or all, for [`TEST_SECONDS`] at idle priority.
+pub(crate) fn run_briefly(workspace: &Workspace, filter: Option<&str>) -> Result<Vec<TargetRun>> {
+    let mut targets = targets(workspace)?;
+    targets.retain(|target| filter.is_none_or(|part| format!("fuzz::{target}").contains(part)));
+    let mut runs = Vec::new();
+    if !targets.is_empty() {
+        run_targets(workspace, &targets, TEST_SECONDS, Priority::Idle, |run| runs.push(run))?;
+    }
+    Ok(runs)
+}
+
+fn run_targets(
+    workspace: &Workspace,
+    targets: &[String],
+    seconds: u64,
+    priority: Priority,
+    mut done: impl FnMut(TargetRun),
+) -> Result<()> {
+    let programs = build(workspace, priority)?;
+    for target in targets {
+        let program = cargo_build::executable(&programs, target)?;
+        let stats = fuzz(workspace, target, &program, seconds, priority)?;
+        done(TargetRun { target: target.clone(), program, stats });
+    }
+    Ok(())
+}
+
+/// Returns the names of all targets.
+fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     let folder = workspace.root().join("fuzz/targets");
     let mut targets = Vec::new();
     for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
@@ -93,16 +158,10 @@ fn targets(workspace: &Workspace, wanted: Option<&str>) -> Result<Vec<String>> {
         targets.extend(name.strip_suffix(".rs").map(str::to_owned));
     }
     targets.sort_unstable();
-    if let Some(wanted) = wanted {
-        if !targets.iter().any(|target| target == wanted) {
-            bail!("no target `{wanted}`; targets: {}", targets.join(", "));
-        }
-        targets.retain(|target| target == wanted);
-    }
     Ok(targets)
 }
 
-fn build(workspace: &Workspace) -> Result<Vec<Value>> {
+fn build(workspace: &Workspace, priority: Priority) -> Result<Vec<Value>> {
     println!("fuzz: building the targets (release, with coverage)");
     let manifest = workspace.root().join("fuzz/Cargo.toml");
     let mut command = workspace.cargo();
@@ -111,11 +170,17 @@ fn build(workspace: &Workspace) -> Result<Vec<Value>> {
     command.env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f"));
     // No target loads the eBPF programs, so any file takes their place.
     command.env("BLKKIN_EBPF_OBJECT", &manifest);
-    cargo_build::run(&mut command, "fuzz")
+    cargo_build::run(&mut at_priority(command, priority), "fuzz")
 }
 
 /// Runs one target for some seconds, or until it crashes.
-fn fuzz(workspace: &Workspace, target: &str, program: &Path, seconds: u64) -> Result<RunStats> {
+fn fuzz(
+    workspace: &Workspace,
+    target: &str,
+    program: &Path,
+    seconds: u64,
+    priority: Priority,
+) -> Result<RunStats> {
     let folder = |name| -> Result<PathBuf> {
         let folder = workspace.fuzz_dir().join(name).join(target);
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -127,15 +192,35 @@ fn fuzz(workspace: &Workspace, target: &str, program: &Path, seconds: u64) -> Re
     command.args(LIMITS).arg("-print_final_stats=1").arg(format!("-max_total_time={seconds}"));
     command.arg(format!("-artifact_prefix={}/", crashes.display()));
     command.arg(corpus).arg(workspace.root().join("fuzz/seeds").join(target));
+    let mut command = at_priority(command, priority);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
     let status = command.status().with_context(|| format!("cannot start {}", program.display()))?;
     let text = fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
     let stats = parse(&String::from_utf8_lossy(&text));
-    if !status.success() && stats.crash.is_none() {
+    if stats.crash.is_none() && (!status.success() || stats.executions == 0) {
         bail!("{target} failed ({status}) without an input: see {}", log.display());
     }
     Ok(stats)
+}
+
+/// Returns a command that runs `command` at this priority.
+fn at_priority(command: Command, priority: Priority) -> Command {
+    if priority == Priority::Normal {
+        return command;
+    }
+    let mut idle = Command::new("chrt");
+    idle.args(["--idle", "0"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => idle.env(name, value),
+            None => idle.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        idle.current_dir(folder);
+    }
+    idle
 }
 
 /// Reads the counts in libFuzzer's output.

@@ -271,7 +271,7 @@ mod tests {
     }
 
     proptest! {
-        /// Which fragments are encoded changes nothing of what leaves: each trace leaves with its
+        /// Encoding of any fragments changes nothing of what leaves: each trace leaves with its
         /// fragments in the order of arrival, and nothing stays behind.
         #[test]
         fn encoding_changes_neither_content_nor_order(

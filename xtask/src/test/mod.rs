@@ -3,13 +3,14 @@
 //! | tier | contents | user |
 //! |---|---|---|
 //! | quick | unit, property and golden-file tests of every crate, then doc tests | caller |
+//! | fuzz | every fuzz target for 10 s, at idle priority | caller |
 //! | instructions | instruction counts of the pipeline's stages, against `bench/callgrind.json` | caller |
 //! | services | those modules of `blkkin/tests/` that [`programs`] lists: services and brokers, one at a time | root |
 //! | waiting | more modules of `blkkin/tests/` that [`programs`] lists: they mostly wait, one at a time | root |
 //! | guests | a subset of the system tests inside other kernels, and what such kernels reject (`vm`) | caller |
 //! | system | the other modules of `blkkin/tests/`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
 //!
-//! The guests, the instruction counts and the waiting tests run together with the quick tests and the tests of
+//! The guests, the instruction counts, the fuzz targets and the waiting tests run together with the quick tests and the tests of
 //! services, which leave half of two CPUs idle or wait for a broker or a time limit. Tests that measure time, or count what the
 //! kernel side lost, run alone. What runs with others is reported after them.
 //!
@@ -35,6 +36,7 @@ use anyhow::Result;
 
 use crate::bench::callgrind::{self, Gate};
 use crate::dist;
+use crate::fuzz::{self, TargetRun};
 use crate::servers::archive_classes;
 use crate::setup::{self, Purpose};
 use crate::timing::Timings;
@@ -108,6 +110,11 @@ fn run_tiers(
                 let _ = reports.send(Box::new(move |stats| instructions(gate, stats)));
             });
         }
+        let fuzzed = reports.clone();
+        scope.spawn(move || {
+            let runs = fuzz::run_briefly(workspace, filter);
+            let _ = fuzzed.send(Box::new(move |stats| fuzz_targets(runs, stats)));
+        });
         let programs = &programs;
         let waiting = reports.clone();
         scope.spawn(move || run_waiting(workspace, programs, filter, &waiting));
@@ -118,7 +125,7 @@ fn run_tiers(
                 .unwrap_or_else(|error| stats.add_error("documentation", &error));
         });
         timings.time("services", || run_tier(Tier::Service, stats));
-        timings.time("rest of waiting tests, instructions and guests", || {
+        timings.time("rest of what runs with them", || {
             received.into_iter().for_each(|report| report(stats));
         });
     });
@@ -156,5 +163,19 @@ fn instructions(gate: Result<Gate>, stats: &mut TestStats) {
         }
         Ok(Gate::Failed(why)) => stats.add_failed("callgrind", &why),
         Err(error) => stats.add_error("callgrind", &error),
+    }
+}
+
+fn fuzz_targets(runs: Result<Vec<TargetRun>>, stats: &mut TestStats) {
+    let runs = match runs {
+        Ok(runs) => runs,
+        Err(error) => return stats.add_error("fuzz", &error),
+    };
+    for run in runs {
+        println!("{}", run.summary());
+        match run.failure() {
+            None => stats.add_passed(),
+            Some(why) => stats.add_failed("fuzz", &why),
+        }
     }
 }
