@@ -14,8 +14,6 @@ mod syscalls;
 mod tasks;
 mod virtual_machines;
 
-use std::mem;
-
 use blkkin_probe_abi::settings::FILTERS_MAX;
 use blkkin_tracer::{AttachKind, Detail, Filter, TraceScope, Tracer, TracerConfig};
 use blkkin_wire::ids::Pid;
@@ -104,22 +102,17 @@ impl TraceFilter {
         machine_follower::start(&self.machines, tracer.task_marks()?)
     }
 
-    /// Builds the tracer's configuration. With [`TraceScope::Marked`] the kernel side checks only
-    /// the mark, so task filters become rules for whole traces.
+    /// Builds the tracer's configuration. The kernel side applies the task filters. With
+    /// [`TraceScope::Marked`] they are rules for whole traces too, as daemons outside the tracer and
+    /// the kernel's workers cause traces as well.
     pub(crate) fn tracer_config(
         &mut self,
         scope: TraceScope,
         args: &TracerArgs,
     ) -> Result<TracerConfig, CliError> {
         if scope == TraceScope::Marked {
-            let filter = &mut self.kernel;
-            self.post.tasks = TaskFilter {
-                pids: mem::take(&mut filter.pids),
-                tids: mem::take(&mut filter.tids),
-                comms: mem::take(&mut filter.comms),
-                cgroups: mem::take(&mut filter.cgroups),
-            }
-            .non_empty();
+            let Filter { pids, tids, comms, cgroups, .. } = self.kernel.clone();
+            self.post.tasks = TaskFilter { pids, tids, comms, cgroups }.non_empty();
         }
         Ok(TracerConfig {
             scope,
@@ -216,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn task_filters_move_to_the_post_filter_for_marked_tasks() {
+    fn task_filters_of_marked_tasks_are_in_the_post_filter_too() {
         let values = FilterArgs { comm: vec!["x".into()], ..args() };
         let mut filter = TraceFilter::resolve(&values).unwrap();
         let config = filter.tracer_config(TraceScope::All, &TracerArgs::default()).unwrap();
         assert_eq!((config.filter.comms.len(), filter.post.tasks.is_some()), (1, false));
         let config = filter.tracer_config(TraceScope::Marked, &TracerArgs::default()).unwrap();
-        assert_eq!((config.filter.comms.len(), filter.post.tasks.is_some()), (0, true));
+        assert_eq!((config.filter.comms.len(), filter.post.tasks.is_some()), (1, true));
         assert!(!config.kernel_origin);
     }
 

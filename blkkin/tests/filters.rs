@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use blkkin_tracer::{Detail, Filter, PathPattern, TraceScope, TracerConfig};
+use blkkin_tracer::{AttachKind, Detail, Filter, PathPattern, TraceScope, TracerConfig};
 use blkkin_wire::event::Submitter;
 use blkkin_wire::ids::{CgroupId, Tid};
 use blkkin_wire::syscalls::SyscallId;
@@ -107,6 +107,61 @@ fn by_call_without_requests_of_other_calls() {
         assert_eq!(recording.counts().into_iter().collect::<Vec<_>>(), [(name, READS)]);
         assert_eq!((recording.bios().count(), recording.requests().count()), (bios, bios));
     }
+}
+
+/// Marked tasks pass the same filters.
+#[test]
+fn marked_tasks_by_name_and_by_process() {
+    needs!();
+    for by_name in [true, false] {
+        let (mut wanted, mut other) = (reader("blkkin-wanted"), reader("blkkin-other"));
+        let filter = if by_name {
+            Filter { comms: vec!["blkkin-wanted".into()], ..Filter::default() }
+        } else {
+            Filter { pids: vec![wanted.pid()], ..Filter::default() }
+        };
+        let config = TracerConfig { filter, ..TracerConfig::default() };
+        let recording = record(&config, &mut [&mut wanted, &mut other]);
+        recording.assert_calls_complete();
+        assert_only_readers(&recording, 1);
+    }
+}
+
+/// A mark passes through tasks that the filter excludes: both shells.
+#[test]
+fn programs_by_name_below_programs_with_other_names() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let data = create_file(folder.path(), "data", 1);
+    let script = format!("head -c1 {0}; sh -c 'cat {0}; head -c1 {0}; cat {0}'", data.display());
+    for kind in ["raw_tp", "tp_btf"] {
+        let mut shell = GatedProcess::program(&["sh", "-c", &script], &folder.path().join("out"));
+        let config = TracerConfig {
+            filter: Filter { comms: vec!["cat".into()], ..Filter::default() },
+            attach: AttachKind::by_name(kind),
+            ..TracerConfig::default()
+        };
+        let recording = record(&config, &mut [&mut shell]);
+        recording.assert_calls_complete();
+        let on_data = recording.calls_named("openat");
+        let on_data = on_data.iter().filter(|call| file_of(call) == Some(identity(&data))).count();
+        assert_eq!(on_data, 2, "{kind}");
+        assert!(recording.tasks().all(|task| &*task.comm == "cat"), "{kind}: {:#?}", recording.events);
+        assert_eq!(recording.stats.tasks_missed, 0, "{kind}");
+    }
+}
+
+/// A filter that matches no marked task leaves nothing of its system calls and of its block I/O.
+#[test]
+fn no_marked_task() {
+    needs!("losetup");
+    let disk = or_skip!(Disk::raw(READS as u64 * 4096));
+    let mut process = direct_reader(disk.node(), disk.node());
+    let filter = Filter { comms: vec!["blkkin-other".into()], ..Filter::default() };
+    let recording = record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut process]);
+    let of_disk = recording.bios().filter(|bio| bio.device == disk.device()).count();
+    assert_eq!((recording.calls().count(), of_disk, recording.tasks().count()), (0, 0, 0));
+    assert_eq!(recording.stats.calls_entered, 0, "{:#?}", recording.stats);
 }
 
 /// Filters of different kinds must all match; of one kind any one must.

@@ -23,7 +23,7 @@ pub const ORIGIN_PAGES: u32 = 3;
 /// Value of `block_only`: drop all system calls that queued no bio (detail 0).
 pub const BLOCK_ONLY_ALL: u32 = 2;
 
-/// Trace only marked tasks and their descendants (`blkkin run`, `--tree`).
+/// Trace only marked tasks and their descendants that pass the filters (`blkkin run`, `--tree`).
 pub const TRACE_MARKED: u32 = 0;
 /// Trace every task of the node that passes the filters.
 pub const TRACE_ALL: u32 = 1;
@@ -36,6 +36,9 @@ pub const TASK_PENDING_EXEC: u32 = 1 << 1;
 pub const TASK_FOLLOW_ON_FORK: u32 = 1 << 2;
 /// Task flag: excluded by the filters.
 pub const TASK_FILTERED: u32 = 1 << 3;
+/// Task flag: user space marked the task or an ancestor of it. The filters decide whether it is active,
+/// its children are marked in any case.
+pub const TASK_MARKED: u32 = 1 << 4;
 
 /// Settings of one tracer run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

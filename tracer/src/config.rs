@@ -63,13 +63,13 @@ pub enum Detail {
 /// accepts any of its items; all lists must accept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Processes (with [`TraceScope::All`]).
+    /// Processes.
     pub pids: Vec<Pid>,
-    /// Threads (with [`TraceScope::All`]).
+    /// Threads.
     pub tids: Vec<Tid>,
-    /// Thread names (with [`TraceScope::All`]).
+    /// Thread names.
     pub comms: Vec<String>,
-    /// Cgroups (with [`TraceScope::All`]).
+    /// Cgroups.
     pub cgroups: Vec<CgroupId>,
     /// Devices. Bios and requests of other devices are not traced, and calls that reached none of
     /// these are dropped.

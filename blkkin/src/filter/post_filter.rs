@@ -1,5 +1,5 @@
-//! Filters for complete traces. The kernel side already drops what a system call alone decides;
-//! latency and errors of lower layers are known only here.
+//! Filters for complete traces. The kernel side already drops what the task or a system call alone
+//! decides; latency and errors of lower layers are known only here.
 
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_tracer::PathPattern;
@@ -11,8 +11,7 @@ use blkkin_wire::syscalls::errno_of;
 /// A filter that a trace passes if it passes every rule.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PostFilter {
-    /// Tasks that may have started the trace. When the kernel side traces marked tasks, it does not
-    /// check their names and numbers.
+    /// Tasks that may have started the trace.
     pub(crate) tasks: Option<TaskFilter>,
     /// Paths, of which a file of the trace must match one.
     pub(crate) paths: Vec<PathPattern>,

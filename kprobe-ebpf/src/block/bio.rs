@@ -64,16 +64,23 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     }
     percpu.disk = disk;
     let origin = setting!(kernel_origin);
-    let shape = state.as_deref().map_or(0, shape_of_open_part);
+    // A program that is not recorded submits for itself, as if inside a call: no path leads from its bio
+    // to a submission or to a loop device's request.
+    let of_other_program =
+        span == 0 && !active && origin != ORIGIN_ALL && task::submits_for_itself();
+    let shape = match state.as_deref() {
+        _ if of_other_program => SyscallShape::TRACED,
+        state => state.map_or(0, shape_of_open_part),
+    };
     // SAFETY: as above.
     let upper = unsafe { stacked::upper::<R>(percpu, bio, shape) };
     let lower = upper != 0;
     let end_io: Pointer = unsafe { R::read(bio, offset!(bio_end_io)) };
-    let rule = pages::rule(percpu.address(end_io));
-    let kind = if rule != 0 { pages::find_pages(address, rule as u64) } else { 0 };
     // SAFETY: as above.
     let op = unsafe { R::read::<u32>(bio, offset!(bio_opf)) } & OP_MASK;
     let writes = op == OP_WRITE;
+    let rule = if of_other_program && !writes && !lower { 0 } else { pages::rule(percpu.address(end_io)) };
+    let kind = if rule != 0 { pages::find_pages(address, rule as u64) } else { 0 };
     // A worker's write-back may carry the pages of a traced task, and its discards may be of blocks that
     // one has freed.
     let discards = (op == OP_DISCARD || op == OP_SECURE_ERASE) && !task::is_program();

@@ -199,15 +199,15 @@ pub fn merge(rq: Pointer) {
 pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
     let Some(percpu) = PerCpuState::of(Program::RequestComplete) else { return };
     let address = percpu.address(rq);
-    // SAFETY: `rq` is of the kind that R reads; the clock has no preconditions.
-    let (now, left, in_sequence) = unsafe {
+    // SAFETY: `rq` is of the kind that R reads.
+    let (left, in_sequence) = unsafe {
         let flags: u32 = R::read(rq, offset!(rq_flags));
         let left: u32 = R::read(rq, offset!(rq_data_len));
-        (bpf_ktime_get_ns(), left, flags >> (offset!(rqf_flush_seq_bit) & 31) & 1 != 0)
+        (left, flags >> (offset!(rqf_flush_seq_bit) & 31) & 1 != 0)
     };
     if let Some(single) = single_bio::find(percpu, address) {
-        // SAFETY: as above.
-        let first = unsafe { R::read(rq, offset!(rq_bio)) };
+        // SAFETY: as above; the clock has no preconditions.
+        let (first, now) = unsafe { (R::read(rq, offset!(rq_bio)), bpf_ktime_get_ns()) };
         let whole = bytes == left && bytes == single.bio.bytes;
         if whole && !in_sequence && single.carries(percpu.address(first)) {
             return single_bio::end(percpu, single, status, now);
@@ -217,6 +217,9 @@ pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
     let known = table::find(&REQUESTS, address);
     let mut entry =
         known.or_else(|| legacy_request::start::<R>(percpu, Program::RequestComplete, rq, address));
+    // A request that is not recorded does not pay for the clock.
+    // SAFETY: the clock has no preconditions.
+    let now = if entry.is_some() { unsafe { bpf_ktime_get_ns() } } else { 0 };
     percpu.walk = CompletionWalk::new(bytes, status, in_sequence, now);
     let opf = match &mut entry {
         Some(entry) => {
@@ -311,7 +314,8 @@ pub extern "C" fn credit_bio(bio: u64, end_io: u64, private: u64, sector: u64, s
     // SAFETY: a word of the table.
     let before = unsafe { atomic::fetch_add(&raw mut found.done, part) };
     if percpu.walk.in_sequence == 0 && before + part >= bytes {
-        let now = percpu.walk.now;
+        // SAFETY: the clock has no preconditions.
+        let now = if percpu.walk.now == 0 { unsafe { bpf_ktime_get_ns() } } else { percpu.walk.now };
         bio::end(percpu, found, now);
     }
     1

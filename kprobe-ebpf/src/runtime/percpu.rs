@@ -65,7 +65,7 @@ pub struct CompletionWalk {
     pub span: u64,
     /// Span of the request's first bio.
     pub parent: u64,
-    /// Time of the completion.
+    /// Time of the completion; 0 if the request is not recorded.
     pub now: u64,
     /// Status of the completion.
     pub status: u32,

@@ -9,9 +9,15 @@ use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::settings::setting;
 use blkkin_probe_abi::counters::TASKS_MISSED;
-use blkkin_probe_abi::settings::{FILTERS_MAX, TASK_ACTIVE, TASK_FILTERED};
+use blkkin_probe_abi::settings::{FILTERS_MAX, TASK_ACTIVE, TASK_FILTERED, TRACE_ALL};
 
-/// Returns whether the filters accept a task, by its metadata at this moment (TRACE_ALL).
+/// Returns whether a task filter is set.
+#[inline(always)]
+pub fn exists() -> bool {
+    setting!(pids_len) | setting!(tids_len) | setting!(comms_len) | setting!(cgroups_len) != 0
+}
+
+/// Returns whether the filters accept a task, by its metadata at this moment.
 #[inline(always)]
 pub fn accepts(task: Pointer) -> bool {
     // SAFETY: `task` is typed.
@@ -53,9 +59,13 @@ pub fn state_of_accepted(percpu: &mut PerCpuState, task: Pointer) -> Option<&'st
     state
 }
 
-/// Applies the filters to a task, and sets or clears its TASK_ACTIVE flag (TRACE_ALL).
+/// Applies the filters to a task, and sets or clears its TASK_ACTIVE flag. With TRACE_MARKED the task is
+/// a marked one.
 #[inline(always)]
 pub fn apply(task: Pointer, state: &mut TaskState) {
+    if setting!(trace_mode) != TRACE_ALL && !exists() {
+        return;
+    }
     state.flags = if accepts(task) {
         (state.flags | TASK_ACTIVE) & !TASK_FILTERED
     } else {

@@ -21,7 +21,7 @@ use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::{TASKS_EXITED, TASKS_MISSED};
 use blkkin_probe_abi::record::{TASK_EXECED, TASK_EXITED, TASK_FORKED};
 use blkkin_probe_abi::settings::{
-    Program, TASK_ACTIVE, TASK_FILTERED, TASK_FOLLOW_ON_FORK, TASK_PENDING_EXEC, TRACE_ALL,
+    Program, TASK_ACTIVE, TASK_FILTERED, TASK_FOLLOW_ON_FORK, TASK_MARKED, TASK_PENDING_EXEC, TRACE_ALL,
 };
 
 /// State that a child inherits.
@@ -29,7 +29,8 @@ use blkkin_probe_abi::settings::{
 #[repr(C)]
 struct Inherited {
     flags: u32,
-    reserved: u32,
+    /// 1: the filters decide, by the child's metadata, whether it is active. 0: it is as its owner is.
+    filtered: u32,
     parent_task: u64,
 }
 
@@ -51,14 +52,14 @@ fn inheritance(percpu: &mut PerCpuState) -> Option<Inherited> {
     let parent = state(current())?;
     // A task that user space marked and that has made no system call yet needs an id before it can
     // be a parent.
-    if parent.flags & TASK_ACTIVE != 0 && parent.task == 0 {
+    if parent.flags & TASK_MARKED != 0 && parent.task == 0 {
         update(percpu, Program::TaskFork, current(), parent);
     }
-    if parent.flags & (TASK_ACTIVE | TASK_PENDING_EXEC | TASK_FOLLOW_ON_FORK) == 0 {
+    if parent.flags & (TASK_MARKED | TASK_PENDING_EXEC | TASK_FOLLOW_ON_FORK) == 0 {
         return None;
     }
-    let flags = if parent.flags & TASK_ACTIVE != 0 { TASK_ACTIVE } else { TASK_PENDING_EXEC };
-    Some(Inherited { flags, reserved: 0, parent_task: parent.task })
+    let flags = if parent.flags & TASK_MARKED != 0 { TASK_MARKED | TASK_ACTIVE } else { TASK_PENDING_EXEC };
+    Some(Inherited { flags, filtered: 1, parent_task: parent.task })
 }
 
 /// Handles sched_process_fork, in the parent, before the child is woken. `child` is typed.
@@ -114,6 +115,9 @@ fn inherit(
     state.parent_task = inherited.parent_task;
     state.version = 1;
     copy_metadata(child, state);
+    if inherited.filtered != 0 && state.flags & TASK_ACTIVE != 0 {
+        filter::apply(child, state);
+    }
     if state.flags & TASK_ACTIVE != 0 {
         emit(percpu, child, state, TASK_FORKED);
     }
@@ -141,10 +145,10 @@ pub fn exec(percpu: &mut PerCpuState) {
     let Some(state) = known.or_else(|| state_of_new_program(percpu, task)) else { return };
     thread_context::reset_at_exec(task, state);
     if state.flags & TASK_PENDING_EXEC != 0 {
-        state.flags = TASK_ACTIVE;
+        state.flags = TASK_MARKED | TASK_ACTIVE;
     }
-    // With TRACE_ALL the new name may pass the filters.
-    if state.flags & TASK_ACTIVE == 0 && setting!(trace_mode) != TRACE_ALL {
+    // The new name may pass the filters.
+    if state.flags & TASK_MARKED == 0 && setting!(trace_mode) != TRACE_ALL {
         return;
     }
     if state.task == 0 {
@@ -152,12 +156,10 @@ pub fn exec(percpu: &mut PerCpuState) {
     }
     copy_metadata(task, state);
     state.version = state.version.wrapping_add(1);
-    if setting!(trace_mode) == TRACE_ALL {
-        filter::apply(task, state);
-        if state.flags & TASK_FILTERED != 0 {
-            state.emitted = 1;
-            return;
-        }
+    filter::apply(task, state);
+    if state.flags & TASK_FILTERED != 0 {
+        state.emitted = 1;
+        return;
     }
     emit(percpu, task, state, TASK_EXECED);
 }
@@ -239,10 +241,10 @@ pub fn state_or_inherited(
 }
 
 /// Task flag of an io_uring worker (include/linux/sched.h).
-const PF_IO_WORKER: u32 = 0x0000_0010;
+pub const PF_IO_WORKER: u32 = 0x0000_0010;
 /// Task flag of a kernel thread in a user process, including vhost's (6.4, 54e6842d0775; absent
 /// before).
-const PF_USER_WORKER: u32 = 0x0000_4000;
+pub const PF_USER_WORKER: u32 = 0x0000_4000;
 
 /// Creates the state of a worker that io_uring made for a traced process. No fork hook announces it
 /// (create_io_thread), but it is a thread of that process: its I/O belongs to the process, though
@@ -266,7 +268,8 @@ fn inherit_io_worker(
         if owner.flags & TASK_ACTIVE == 0 {
             return None;
         }
-        let inherited = Inherited { flags: TASK_ACTIVE, reserved: 0, parent_task: owner.task };
+        let flags = owner.flags & TASK_MARKED | TASK_ACTIVE;
+        let inherited = Inherited { flags, filtered: 0, parent_task: owner.task };
         let Some(state) = state_or_new(task) else {
             percpu.count(TASKS_MISSED);
             return None;

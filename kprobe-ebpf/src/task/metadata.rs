@@ -9,11 +9,10 @@ use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::ring;
-use crate::runtime::settings::setting;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::{Program, TASK_FILTERED, TRACE_ALL};
+use blkkin_probe_abi::settings::{Program, TASK_FILTERED};
 
 /// Compares the task's metadata with the emitted version, and emits a new one if it differs.
 #[inline(always)]
@@ -41,9 +40,7 @@ pub fn update(percpu: &mut PerCpuState, program: Program, task: Pointer, state: 
         state.uid = uid;
         state.cgroup = cgroup;
         state.version = state.version.wrapping_add(1);
-        if setting!(trace_mode) == TRACE_ALL {
-            filter::apply(task, state);
-        }
+        filter::apply(task, state);
     }
     if state.flags & TASK_FILTERED != 0 {
         // The filters exclude the task, so nothing is emitted; the filters run again only when the

@@ -5,7 +5,7 @@
 //! and task records. *Invariant*: each module uses only modules before it in this list:
 //!
 //! - `storage`: the state of a task in task storage
-//! - `filter`, `metadata`: the filters of TRACE_ALL, and comm, user and cgroup of a task
+//! - `filter`, `metadata`: the task filters, and comm, user and cgroup of a task
 //! - `attributes`, `thread_context`: the OpenTelemetry context of a thread
 //! - `page_writes`: how many write calls are open by file
 //! - `wait`: what the open system call waited for
@@ -18,7 +18,8 @@ use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::settings::setting;
 use blkkin_probe_abi::counters::TASKS_MISSED;
-use blkkin_probe_abi::settings::{Program, TASK_ACTIVE, TRACE_ALL};
+use blkkin_probe_abi::settings::{Program, TASK_ACTIVE, TASK_FILTERED, TRACE_ALL};
+use fork::{PF_IO_WORKER, PF_USER_WORKER};
 use metadata::PF_KTHREAD;
 use storage::state_or_new;
 pub use storage::{TaskState, current, state};
@@ -44,7 +45,7 @@ pub fn traced(percpu: &mut PerCpuState, program: Program) -> Option<&'static mut
     } else {
         fork::state_or_inherited(percpu, program, task)?
     };
-    if setting!(trace_mode) != TRACE_ALL && state.flags & TASK_ACTIVE == 0 {
+    if setting!(trace_mode) != TRACE_ALL && state.flags & (TASK_ACTIVE | TASK_FILTERED) == 0 {
         return None;
     }
     metadata::update(percpu, program, task, state);
@@ -82,6 +83,15 @@ fn state_if_accepted(percpu: &mut PerCpuState, task: Pointer) -> Option<&'static
 pub fn is_program() -> bool {
     // SAFETY: the current task is valid.
     unsafe { DirectLoad::read::<u32>(current(), offset!(task_flags)) & PF_KTHREAD == 0 }
+}
+
+/// Returns whether the current task is one of a program, and neither a kernel thread nor a worker of
+/// io_uring or vhost: what it submits is its own.
+#[inline(always)]
+pub fn submits_for_itself() -> bool {
+    // SAFETY: the current task is valid.
+    let flags: u32 = unsafe { DirectLoad::read(current(), offset!(task_flags)) };
+    flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER) == 0
 }
 
 /// Returns the state of a kernel thread that works for others (a journal's), created with metadata

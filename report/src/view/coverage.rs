@@ -8,7 +8,8 @@ use crate::text::style::Ink;
 use crate::text::table::{Column, Row, Table};
 use crate::text::units::{NONE, share};
 
-const OF_A_COMMAND: &str = "not recorded: other programs, and kernel work that is not for the command";
+const OF_A_COMMAND: &str =
+    "not recorded: other programs, what filters exclude, and kernel work that is not for the command";
 const OF_A_NODE: &str = "not recorded: what the filters exclude, and what was under way when tracing began";
 const EARLIER_WRITES: &str = "earlier writes: the kernel wrote the data back after the call had returned";
 const OTHER_PROGRAMS: &str =

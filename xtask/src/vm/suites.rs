@@ -61,6 +61,7 @@ pub(super) const ONCE_6_1: &[Suite] = &[
     suite("device", "", Disk::Virtio),
     suite("overlay", "", Disk::Loop),
     suite("file_names", "a_path_follows", Disk::Loop),
+    suite("filters", "programs_by_name", Disk::Loop),
     suite("guest_in_flight", "removed", Disk::Linear),
     suite("guest_scsi", "", Disk::Scsi),
     // Finding a context works the same in every kernel (FURTHER covers it); reading it does not.
