@@ -4,6 +4,7 @@
 //! *Input*: a child process makes the files and calls. Each call is marked by its offset, and its
 //! path must be the one that the test composes.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -87,6 +88,46 @@ fn deep_and_long_paths_are_whole() {
         println!("{levels} levels, {} bytes", expected.as_os_str().len());
         remove_nested(folder.path(), name);
     }
+}
+
+/// Files in use at the same time, of 65,536 that the table of names has room for, and how often each is used.
+const MANY: i64 = 10_000;
+const USES: i64 = 4;
+
+/// A path is sent once, but for files that share a set of the table with more than three others.
+#[test]
+fn each_path_of_many_files_is_sent_once_but_for_the_counted_ones() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    let (child_root, limit_of_files) = (root.clone(), MANY as u64 + 100);
+    let limit = libc::rlimit { rlim_cur: limit_of_files, rlim_max: limit_of_files };
+    let recording = record_process(move || {
+        // SAFETY: a structure of this frame.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+        let files: Vec<OwnedFd> =
+            (0..MANY).map(|number| open_file(&child_root.join(number.to_string()))).collect();
+        for offset in 0..USES * MANY {
+            write_at(files[(offset % MANY) as usize].as_raw_fd(), offset);
+        }
+        0
+    });
+    let mut paths = HashMap::new();
+    for trace in &recording.traces {
+        if let Some(write) = trace.call().filter(|call| call.call.name() == "pwrite64") {
+            paths.insert(write.args[3], trace.names.file.as_ref().map(|file| file.shown_path().to_string()));
+        }
+    }
+    assert_eq!(paths.len() as i64, USES * MANY);
+    for (offset, path) in paths {
+        assert_eq!(path.as_deref(), root.join((offset as i64 % MANY).to_string()).to_str(), "{offset}");
+    }
+    let sent = recording.files().filter(|file| Path::new(&*file.path).starts_with(&root)).count() as u64;
+    let (files, displaced) = (MANY as u64, recording.stats.names_displaced);
+    println!("{sent} names of {files} files, {displaced} displaced");
+    assert!(sent >= files && sent <= files + displaced, "{sent} names, {displaced} displaced");
+    // By Poisson's distribution some 4 files in 10,000 share a set with more than three others.
+    assert!(displaced < files / 50, "{displaced} displaced");
 }
 
 /// A record has room for 8,192 bytes: 7 of `target` and 32 × 251, with their NULs.

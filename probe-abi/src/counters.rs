@@ -124,8 +124,11 @@ pub const WAITS_FIRED: usize = ASYNC_UNTRACKED + 1;
 /// Records of a system call's waits for which the ring had no room.
 pub const WAITS_DROPPED: usize = WAITS_FIRED + 1;
 
+/// Files whose name another file displaced. Each is emitted again at its next use.
+pub const NAMES_DISPLACED: usize = WAITS_DROPPED + 1;
+
 /// Number of counters.
-pub const COUNTERS: usize = WAITS_DROPPED + 1;
+pub const COUNTERS: usize = NAMES_DISPLACED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then the state that only the
 /// eBPF side uses.

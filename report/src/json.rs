@@ -343,6 +343,7 @@ fn losses(losses: &Losses) -> Value {
             "truncated": losses.truncated,
             "in_flight": losses.in_flight,
             "filtered": losses.filtered,
+            "names_displaced": losses.names_displaced,
         },
     })
 }

@@ -68,6 +68,8 @@ pub struct Losses {
     pub dirty_writes_evicted: u64,
     /// Calls excluded by a filter.
     pub filtered: u64,
+    /// Files whose path was to be sent again.
+    pub names_displaced: u64,
     /// Counters of thread contexts.
     pub contexts: ContextStats,
     /// Counters of process contexts.
@@ -136,6 +138,7 @@ impl From<&SourceStats> for Losses {
             truncated: stats.calls_truncated + stats.files_truncated,
             compat: stats.calls_compat,
             filtered: stats.calls_filtered,
+            names_displaced: stats.names_displaced,
             paths_failed: stats.paths_failed,
             contexts: ContextStats {
                 faulted: stats.contexts_faulted,

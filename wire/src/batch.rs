@@ -103,6 +103,8 @@ pub struct SourceStats {
     pub faults_filtered: u64,
     /// Records of what calls waited for.
     pub waits: RecordStats,
+    /// Files whose path is emitted again at their next use, for lack of room in the kernel side's table.
+    pub names_displaced: u64,
 }
 
 /// Record counters of one kind: fired = recorded + dropped. The record of a pair counts as a bio

@@ -106,6 +106,7 @@ pub fn reconcile(
         malformed: recorded.malformed,
         requests_foreign: kernel[slot::REQUESTS_FOREIGN],
         paths_failed: kernel[slot::PATHS_FAILED],
+        names_displaced: kernel[slot::NAMES_DISPLACED],
         walk_overflow: kernel[slot::WALK_OVERFLOW],
         flushes_served: kernel[slot::FLUSHES_SERVED],
         flush_overflow: kernel[slot::FLUSH_OVERFLOW],

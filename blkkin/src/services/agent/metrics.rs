@@ -215,6 +215,11 @@ impl ServiceStatus for AgentMetrics {
             "System calls that a filter left out, by the side that did",
             vec![("kernel", stats.calls_filtered), ("reader", stats.calls_excluded)],
         ));
+        families.push(counter(
+            "names_displaced",
+            "Files whose path is sent again at their next use, for lack of room in the kernel side's table",
+            stats.names_displaced,
+        ));
         families
             .extend(spool.map(|counts| families::of_spool(&counts, spool_failures)).into_iter().flatten());
         families.push(gauge(

@@ -395,6 +395,7 @@ fn stats() -> impl Strategy<Value = SourceStats> {
             faults_filtered: last[18],
             calls_excluded: last[8],
             waits: RecordStats { fired: last[5], recorded: last[6], dropped: last[7] },
+            names_displaced: last[9],
         }
     })
 }
