@@ -128,8 +128,7 @@ fn the_topic_has_every_request_that_the_kernel_counts() {
     let settings = broker.settings();
     let agent = agent(&settings, &disk);
     let kernel_counts = load(&disk);
-    let (status, output) = agent.finish();
-    assert_eq!(status, Some(0), "{output}");
+    let output = agent.finish_without_error();
     assert!(output.contains("events delivered to blkkin.events"), "{output}");
     assert_eq!(settings.partitions(EVENTS), Ok(12), "the agent has created the topic");
     assert_complete(&consume(&settings), &disk, kernel_counts);
@@ -144,8 +143,7 @@ fn events_of_a_guest_have_the_key_of_its_host() {
     let host = "00112233445566778899aabbccddeeff";
     let agent = agent_with(&["--brokers", &settings.brokers, "--domain", host], &disk);
     load(&disk);
-    let (status, output) = agent.finish();
-    assert_eq!(status, Some(0), "{output}");
+    agent.finish_without_error();
     let sent = consume(&settings).len();
     let mut config = rdkafka::ClientConfig::new();
     config.set("bootstrap.servers", &settings.brokers).set("group.id", "keys");
@@ -176,8 +174,7 @@ fn a_replayed_recording_has_the_same_events() {
     let folder = folder.to_str().unwrap();
     let agent = agent_with(&["--record", folder], &disk);
     let kernel_counts = load(&disk);
-    let (status, output) = agent.finish();
-    assert_eq!(status, Some(0), "{output}");
+    agent.finish_without_error();
     let replay = common::run(&["agent", "--brokers", &settings.brokers, "--replay", folder]);
     assert!(replay.code == Some(0) && replay.stderr.contains("the whole recording is sent"), "{replay:?}");
     assert_complete(&consume(&settings), &disk, kernel_counts);
@@ -204,8 +201,7 @@ fn a_path_filter_leaves_out_the_syncs_of_other_files() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let (status, output) = agent.finish();
-    assert_eq!(status, Some(0), "{output}");
+    agent.finish_without_error();
     let batches = agent_recording::batches(&folder);
     let syncs = |file: &Path| {
         let id = identity(file);
@@ -233,8 +229,7 @@ fn events_from_before_the_broker_started_are_delivered() {
     agent.wait_for_output("cannot reach", TIME_LIMIT);
     broker.up();
     agent.wait_for_output("the cluster answers after", TIME_LIMIT);
-    let (status, output) = agent.finish();
-    assert_eq!(status, Some(0), "{output}");
+    agent.finish_without_error();
     assert_complete(&consume(&settings), &disk, kernel_counts);
 }
 

@@ -99,8 +99,7 @@ fn each_span_of_the_topic_is_in_zipkin_once() {
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
     write_all(&settings, |_| {});
     assert_all_in_zipkin(&zipkin, all_fragments, &exporter);
-    let (status, log) = exporter.finish();
-    assert_eq!(status, Some(0), "{log}");
+    let log = exporter.finish_without_error();
     let spans = TRACES_MANY * SPANS;
     assert!(log.contains(&format!("{spans} spans delivered to zipkin=")), "{log}");
     assert!(log.contains("; 0 records left"), "{log}");
@@ -135,8 +134,7 @@ fn no_span_is_lost_or_duplicated_when_exporters_and_the_broker_are_killed() {
     });
     let exporter = exporter.unwrap();
     assert_all_in_zipkin(&zipkin, all_fragments, &exporter);
-    let (status, log) = exporter.finish();
-    assert_eq!(status, Some(0), "{log}");
+    let log = exporter.finish_without_error();
     assert!(log.contains("; 0 records left") && !log.contains("missing"), "{log}");
 }
 
@@ -163,8 +161,7 @@ fn a_replay_restores_the_spans_of_a_restarted_zipkin() {
     let refused = replay();
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("it has members"), "{}", refused.stderr);
-    let (status, log) = exporter.finish();
-    assert_eq!(status, Some(0), "{log}");
+    let log = exporter.finish_without_error();
     assert!(log.contains("answers again after"), "{log}");
     let done = replay();
     assert_eq!(done.code, Some(0), "{done:?}");
@@ -233,8 +230,7 @@ fn unreadable_records_and_refused_spans_go_to_the_dead_letter_topic() {
     assert_eq!(refused.first, 10);
     assert_eq!(refused.fragments[0].spans, [bad.spans[7].clone()]);
     assert_metrics(&exporter, &format!("{to}/api/v2/spans"));
-    let (status, log) = exporter.finish();
-    assert_eq!(status, Some(0), "{log}");
+    let log = exporter.finish_without_error();
     for text in [
         "1 spans were refused: they are in blkkin.dead",
         "1 records could not be decoded: they are in blkkin.dead",
@@ -321,15 +317,13 @@ fn an_unreachable_destination_does_not_hold_up_the_others() {
         "{:?}",
         lag(unreachable)
     );
-    let (status, log) = exporter.finish();
-    assert_eq!(status, Some(0), "{log}");
+    let log = exporter.finish_without_error();
     assert!(log.contains("2000 spans were not acknowledged"), "{log}");
     // A second exporter continues with the file.
     let exporter = exporting::start(&settings, folder.path(), &args[2..]);
     writer.write(pieces(100)());
     assert_all_in_zipkin(&zipkin, pieces(100), &exporter);
-    let (status, log) = exporter.finish();
-    assert_eq!(status, Some(0), "{log}");
+    exporter.finish_without_error();
     let list: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(found_spans(list), expected_spans((0..150).map(fragment)));
 }
@@ -373,8 +367,7 @@ fn the_older_of_two_exporters_with_one_name_is_fenced() {
     let (status, log) = older.wait();
     assert_eq!(status, Some(1), "{log}");
     assert!(log.contains("fenced by another exporter of the same name"), "{log}");
-    let (status, log) = newer.finish();
-    assert_eq!(status, Some(0), "{log}");
+    newer.finish_without_error();
 }
 
 fn refused_setting() -> String {

@@ -50,8 +50,7 @@ fn while_the_broker_is_unreachable_events_wait_in_the_spool_in_order() {
     caller.make(5_000);
     assert!(eventually(|| agent.metric("spool_batches") < 5.0), "{}", agent.metrics());
     let read = agent.metric("spool_batches_read_total");
-    let (status, log) = agent.finish();
-    assert_eq!(status, Some(0), "{log}");
+    let log = agent.finish_without_error();
     assert!(!log.contains("stay in the spool"), "{log}");
     let batches = consume(&settings);
     let last = batches.last().unwrap();
@@ -91,14 +90,12 @@ fn the_next_agent_recovers_the_spool_and_counts_a_truncated_batch() {
     let found = third.metric("spool_batches_recovered_total");
     caller.make(1_000);
     // Without a cluster it exits soon, and leaves its batches in the spool.
-    let (status, log) = third.finish();
-    assert_eq!(status, Some(0), "{log}");
+    let log = third.finish_without_error();
     assert!(log.contains("stay in the spool"), "{log}");
     broker.up();
     let fourth = start();
     assert!(eventually(|| fourth.metric("spool_batches") < 5.0), "{}", fourth.metrics());
-    let (status, log) = fourth.finish();
-    assert_eq!(status, Some(0), "{log}");
+    fourth.finish_without_error();
     let batches = consume(&settings);
     let mut epochs: Vec<_> = batches.iter().map(|batch| batch.source.epoch).collect();
     epochs.dedup();
@@ -134,8 +131,7 @@ fn refused_events_wait_in_the_spool() {
     caller.make(1_000);
     assert!(eventually(|| agent.metric("spool_batches") < 5.0), "{}", agent.metrics());
     assert_eq!(agent.metric("agent_events_failed_total"), 0.0);
-    let (status, log) = agent.finish();
-    assert_eq!(status, Some(0), "{log}");
+    agent.finish_without_error();
     let batches = consume(&settings);
     let last = batches.last().unwrap();
     let calls = record_counts(&batches, last.source.epoch).calls;
@@ -164,8 +160,7 @@ fn a_full_spool_blocks_the_tracer_and_every_call_is_accounted_for() {
     caller.set_endless(false);
     broker.up();
     assert!(eventually(|| agent.metric("spool_batches") < 5.0), "{}", agent.metrics());
-    let (status, log) = agent.finish();
-    assert_eq!(status, Some(0), "{log}");
+    agent.finish_without_error();
     let batches = consume(&settings);
     let last = batches.last().unwrap();
     let (calls, dropped) = (record_counts(&batches, last.source.epoch).calls, last.stats.calls.dropped);
@@ -211,8 +206,7 @@ fn losses_of_a_killed_agent_are_reported_exactly() {
     assert!(bpffs.epochs().len() >= 2, "{:?}", bpffs.epochs());
     assert!(eventually(|| bpffs.epochs().len() == 2), "reported runs are removed: {:?}", bpffs.epochs());
     for agent in [last, running] {
-        let (status, log) = agent.finish();
-        assert_eq!(status, Some(0), "{log}");
+        agent.finish_without_error();
     }
     assert_eq!(bpffs.epochs(), [], "a normal exit leaves nothing");
     let batches = consume(&settings);
@@ -262,8 +256,7 @@ fn a_managers_descriptor_store_is_enough_to_report_losses() {
         manager.receive_notifications();
         manager.stored.len() == 2 && manager.names() != killed
     }));
-    let (status, log) = second.finish();
-    assert_eq!(status, Some(0), "{log}");
+    second.finish_without_error();
     manager.receive_notifications();
     assert!(manager.stored.is_empty(), "a normal exit leaves nothing: {:?}", manager.stored);
     let batches = consume(&settings);

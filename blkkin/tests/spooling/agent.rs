@@ -62,7 +62,8 @@ impl Agent {
         self.output()
     }
 
-    pub(crate) fn finish(self) -> (Option<i32>, String) {
-        self.0.finish()
+    #[track_caller]
+    pub(crate) fn finish_without_error(self) -> String {
+        self.0.finish_without_error()
     }
 }

@@ -94,6 +94,14 @@ impl Service {
         self.wait()
     }
 
+    /// Stops the service like [`Service::finish`] and returns its output. Asserts that it ended without an error.
+    #[track_caller]
+    pub(crate) fn finish_without_error(self) -> String {
+        let (status, output) = self.finish();
+        assert_eq!(status, Some(0), "{output}");
+        output
+    }
+
     /// Waits until the service ends; returns its status and output.
     pub(crate) fn wait(&mut self) -> (Option<i32>, String) {
         let status = self.process.wait().unwrap();
