@@ -43,10 +43,6 @@ fn agent_with(more_args: &[&str], disk: &Disk) -> Service {
     agent
 }
 
-fn broker() -> Result<Broker, String> {
-    Broker::start()
-}
-
 /// Runs fio on the disk and returns the kernel's counts of it.
 fn load(disk: &Disk) -> Statistics {
     let report = disk.file("fio.json");
@@ -124,7 +120,7 @@ fn assert_complete(batches: &[EventBatch], disk: &Disk, kernel_counts: Statistic
 fn the_topic_has_every_request_that_the_kernel_counts() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
-    let broker = or_skip!(broker());
+    let broker = or_skip!(Broker::start());
     let settings = broker.settings();
     let agent = agent(&settings, &disk);
     let kernel_counts = load(&disk);
@@ -138,7 +134,7 @@ fn the_topic_has_every_request_that_the_kernel_counts() {
 fn events_of_a_guest_have_the_key_of_its_host() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
-    let broker = or_skip!(broker());
+    let broker = or_skip!(Broker::start());
     let settings = broker.settings();
     let host = "00112233445566778899aabbccddeeff";
     let agent = agent_with(&["--brokers", &settings.brokers, "--domain", host], &disk);
@@ -168,7 +164,7 @@ fn events_of_a_guest_have_the_key_of_its_host() {
 fn a_replayed_recording_has_the_same_events() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
-    let broker = or_skip!(broker());
+    let broker = or_skip!(Broker::start());
     let settings = broker.settings();
     let folder = disk.file("recording");
     let folder = folder.to_str().unwrap();
@@ -221,7 +217,7 @@ fn a_path_filter_leaves_out_the_syncs_of_other_files() {
 fn events_from_before_the_broker_started_are_delivered() {
     needs!("fio", "losetup");
     let disk = or_skip!(Disk::raw(64 << 20));
-    let mut broker = or_skip!(broker());
+    let mut broker = or_skip!(Broker::start());
     let settings = broker.settings();
     broker.kill();
     let agent = agent(&settings, &disk);

@@ -21,6 +21,7 @@ use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
 use crate::broker::Broker;
 use crate::common;
+use crate::support::or_skip;
 use crate::support::service::Service;
 use crate::support::synthetic_batches;
 use crate::support::traces;
@@ -33,15 +34,6 @@ const PARTITIONS: u32 = 12;
 /// Number of times that an aggregator is killed; in every third round the broker is killed too.
 const KILLS: usize = 6;
 const TIME_LIMIT: Duration = Duration::from_secs(180);
-
-macro_rules! broker {
-    () => {
-        match Broker::start() {
-            Ok(broker) => broker,
-            Err(reason) => return println!("skipped: {reason}"),
-        }
-    };
-}
 
 fn start(settings: &Settings, folder: &Path, name: &str, more_args: &[&str]) -> Service {
     let args = ["aggregator", "--brokers", &settings.brokers, "--save-every", "1s"];
@@ -84,7 +76,7 @@ fn node_batches() -> Vec<Vec<EventBatch>> {
 
 #[test]
 fn without_failures_every_trace_is_emitted_once_and_the_counts_balance() {
-    let broker = broker!();
+    let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = node_batches();
     let expected = traces::joined_alone(&all, PARTITIONS);
@@ -107,7 +99,7 @@ fn without_failures_every_trace_is_emitted_once_and_the_counts_balance() {
 
 #[test]
 fn every_trace_is_emitted_once_whichever_process_is_killed() {
-    let mut broker = broker!();
+    let mut broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = node_batches();
     let expected = traces::joined_alone(&all, PARTITIONS);
@@ -155,7 +147,7 @@ fn every_trace_is_emitted_once_whichever_process_is_killed() {
 
 #[test]
 fn partitions_move_to_a_new_member_with_their_state() {
-    let broker = broker!();
+    let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = node_batches();
     let expected = traces::joined_alone(&all, PARTITIONS);
@@ -211,7 +203,7 @@ fn assert_halves([(_, first), (_, second)]: &[(Option<i32>, String); 2]) {
 
 #[test]
 fn an_inactive_node_is_finished_and_an_unreadable_record_goes_to_the_dead_letter_topic() {
-    let broker = broker!();
+    let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let more_args = ["--idle-after", "2s", "--partitions", "3"];
     let first = start(&settings, folder.path(), "one", &more_args);
@@ -262,7 +254,7 @@ fn assert_timed_by_broker(settings: &Settings, topic: &str) {
 
 #[test]
 fn an_offset_without_a_state_is_refused_unless_forget_is_given() {
-    let broker = broker!();
+    let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     settings.create_topic(EVENTS, 1, Some(1)).unwrap();
     // Sets an offset, as `kafka-consumer-groups.sh --reset-offsets` does.

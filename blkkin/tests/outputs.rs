@@ -8,21 +8,13 @@ use std::net::TcpListener;
 use std::process::Stdio;
 
 use crate::common;
-use crate::common::{is_root, run};
+use crate::common::run;
+use crate::support::needs;
 use serde_json::Value;
-
-macro_rules! needs_root {
-    () => {
-        if !is_root() {
-            eprintln!("skipped: to load programs takes root");
-            return;
-        }
-    };
-}
 
 #[test]
 fn stdout_is_the_commands_and_the_report_is_on_stderr() {
-    needs_root!();
+    needs!();
     let run = run(&["run", "--", "echo", "words"]);
     assert_eq!((run.code, run.stdout.as_str()), (Some(0), "words\n"));
     assert!(run.stderr.contains("echo words"), "{run:?}");
@@ -34,7 +26,7 @@ fn stdout_is_the_commands_and_the_report_is_on_stderr() {
 
 #[test]
 fn processes_left_running_are_reported_in_text_but_not_in_json() {
-    needs_root!();
+    needs!();
     // `cat` ends with the test, which then closes its end of the pipe. (A shell redirects the input
     // of background jobs to /dev/null unless it is redirected explicitly.)
     let script = "exec 3<&0; cat <&3 >/dev/null 2>&1 & exit 4";
@@ -57,7 +49,7 @@ fn processes_left_running_are_reported_in_text_but_not_in_json() {
 
 #[test]
 fn drops_of_a_small_ring_are_counted_and_nothing_unknown_is_reported() {
-    needs_root!();
+    needs!();
     let run = run(&["run", "--ring-size", "4K", "--", "find", "/usr/share", "-name", "nothing"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(run.stderr.contains("dropped (ring full)"), "{run:?}");
@@ -66,7 +58,7 @@ fn drops_of_a_small_ring_are_counted_and_nothing_unknown_is_reported() {
 
 #[test]
 fn json_replaces_the_text() {
-    needs_root!();
+    needs!();
     let run = run(&["run", "--json", "--", "echo", "words"]);
     let report: Value = serde_json::from_str(&run.stderr).unwrap();
     assert_eq!(report["command"], "echo words");
@@ -75,7 +67,7 @@ fn json_replaces_the_text() {
 
 #[test]
 fn json_and_spans_go_to_the_given_files() {
-    needs_root!();
+    needs!();
     let folder = tempfile::tempdir().unwrap();
     let (report, spans) = (folder.path().join("report.json"), folder.path().join("spans.json"));
     let (json, to) = (format!("--json={}", report.display()), format!("zipkin={}", spans.display()));
@@ -91,7 +83,7 @@ fn json_and_spans_go_to_the_given_files() {
 
 #[test]
 fn detail_2_has_every_argument() {
-    needs_root!();
+    needs!();
     let folder = tempfile::tempdir().unwrap();
     let spans = folder.path().join("spans.json");
     let to = format!("zipkin={}", spans.display());
@@ -109,7 +101,7 @@ fn detail_2_has_every_argument() {
 
 #[test]
 fn json_in_a_file_is_written_without_a_text_report() {
-    needs_root!();
+    needs!();
     let folder = tempfile::tempdir().unwrap();
     let (json, spans) = (folder.path().join("report.json"), folder.path().join("spans.json"));
     let arguments = [format!("--json={}", json.display()), format!("--to=zipkin={}", spans.display())];
@@ -123,14 +115,14 @@ fn json_in_a_file_is_written_without_a_text_report() {
 
 #[test]
 fn no_report_prints_nothing() {
-    needs_root!();
+    needs!();
     let run = run(&["run", "--no-report", "--", "true"]);
     assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "", ""));
 }
 
 #[test]
 fn a_full_disk_is_reported_and_the_status_is_the_commands() {
-    needs_root!();
+    needs!();
     let run = run(&["run", "--json=/dev/full", "--", "sh", "-c", "exit 3"]);
     assert_eq!(run.code, Some(3), "{run:?}");
     assert!(run.stderr.contains("blkkin: cannot write /dev/full"), "{run:?}");
@@ -140,7 +132,7 @@ fn a_full_disk_is_reported_and_the_status_is_the_commands() {
 
 #[test]
 fn an_unreachable_server_is_reported_and_the_status_is_the_commands() {
-    needs_root!();
+    needs!();
     // A port that was free a moment ago, without a listener.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let run = run(&["run", "--to", &format!("zipkin=http://127.0.0.1:{port}"), "--", "sh", "-c", "exit 3"]);
@@ -152,7 +144,7 @@ fn an_unreachable_server_is_reported_and_the_status_is_the_commands() {
 
 #[test]
 fn filters_keep_matching_calls_only() {
-    needs_root!();
+    needs!();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("data.bin");
     let script = format!("echo words > {0}; cat {0} /etc/hostname > /dev/null", file.display());

@@ -21,6 +21,7 @@ use blkkin_wire::span::{Span, SpanKind};
 use blkkin_wire::v1;
 
 use crate::broker::Broker;
+use crate::support::or_skip;
 use crate::support::service::Service;
 use crate::support::synthetic_batches;
 use crate::support::traces;
@@ -99,10 +100,7 @@ fn calls(batches: &[EventBatch]) -> BTreeMap<u64, (SpanId, TraceId)> {
 
 #[test]
 fn server_spans_are_children_of_client_spans_also_when_an_aggregator_is_killed() {
-    let broker = match Broker::start() {
-        Ok(broker) => broker,
-        Err(reason) => return println!("skipped: {reason}"),
-    };
+    let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let mut aggregators = ["one", "two"].map(|name| aggregator(&settings, folder.path(), name));
     traces::wait_for_topics(&settings, TIME_LIMIT);
@@ -131,10 +129,7 @@ fn server_spans_are_children_of_client_spans_also_when_an_aggregator_is_killed()
 
 #[test]
 fn traces_are_whole_also_when_the_link_stage_was_down_for_longer_than_a_client_is_awaited() {
-    let broker = match Broker::start() {
-        Ok(broker) => broker,
-        Err(reason) => return println!("skipped: {reason}"),
-    };
+    let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let start = |name: &str| {
         stage(&settings, folder.path(), name, &["--stage", name, "--await-client", AWAIT_CLIENT])

@@ -16,6 +16,7 @@ use blkkin_wire::v1;
 
 use crate::broker::Broker;
 use crate::common;
+use crate::support::or_skip;
 use crate::support::synthetic_batches;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -54,10 +55,7 @@ fn receive(settings: &Settings, wanted: usize) -> (HashMap<u128, Vec<EventBatch>
 
 #[test]
 fn a_recording_arrives_once_although_its_agent_is_killed() {
-    let broker = match Broker::start() {
-        Ok(broker) => broker,
-        Err(why) => return println!("skipped: {why}"),
-    };
+    let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let all = record(folder.path());
     let path = folder.path().to_str().unwrap();

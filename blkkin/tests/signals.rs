@@ -18,7 +18,8 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::common;
-use crate::common::{blkkin, is_root};
+use crate::common::blkkin;
+use crate::support::needs;
 
 /// Environment variable that makes this process the command.
 const ROLE: &str = "BLKKIN_TEST_SIGNAL_PRINTER";
@@ -63,18 +64,9 @@ fn run_signal_printer(options: &[&str]) -> Command {
     command
 }
 
-macro_rules! needs_root {
-    () => {
-        if !is_root() {
-            eprintln!("skipped: to load programs takes root");
-            return;
-        }
-    };
-}
-
 #[test]
 fn exit_codes_and_fatal_signals_are_passed_on() {
-    needs_root!();
+    needs!();
     for (script, code) in [
         ("exit 0", 0),
         ("exit 3", 3),
@@ -90,7 +82,7 @@ fn exit_codes_and_fatal_signals_are_passed_on() {
 
 #[test]
 fn stdin_and_stdout_are_the_commands() {
-    needs_root!();
+    needs!();
     let mut cat = blkkin(&["run", "--", "cat"]);
     let mut child = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"words\n").unwrap();
@@ -102,7 +94,7 @@ fn stdin_and_stdout_are_the_commands() {
 
 #[test]
 fn a_signal_to_blkkin_alone_reaches_the_command_once() {
-    needs_root!();
+    needs!();
     let mut traced = Traced::start(run_signal_printer(&["--no-report"]));
     send(traced.blkkin.id(), SIGTERM);
     assert_eq!(traced.line(), "TERM");
@@ -114,7 +106,7 @@ fn a_signal_to_blkkin_alone_reaches_the_command_once() {
 
 #[test]
 fn the_first_ctrl_c_reaches_the_command_once_and_tracing_continues() {
-    needs_root!();
+    needs!();
     let mut terminal = Terminal::open();
     let mut traced = Traced::start(terminal.attach(run_signal_printer(&[])));
     terminal.press(CTRL_C);
@@ -131,7 +123,7 @@ fn the_first_ctrl_c_reaches_the_command_once_and_tracing_continues() {
 
 #[test]
 fn the_second_ctrl_c_exits_at_once_and_kills_nothing() {
-    needs_root!();
+    needs!();
     let mut terminal = Terminal::open();
     let mut traced = Traced::start(terminal.attach(run_signal_printer(&[])));
     terminal.press(CTRL_C);
@@ -150,7 +142,7 @@ fn the_second_ctrl_c_exits_at_once_and_kills_nothing() {
 
 #[test]
 fn trace_ends_after_the_given_time() {
-    needs_root!();
+    needs!();
     let run = common::run(&["trace", "--for", "1ms"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(run.stdout.contains("lost"), "{run:?}");
@@ -158,7 +150,7 @@ fn trace_ends_after_the_given_time() {
 
 #[test]
 fn the_first_signal_ends_a_trace_with_its_report() {
-    needs_root!();
+    needs!();
     let trace = Trace::start(&[]);
     send(trace.blkkin.id(), SIGINT);
     let output = trace.output();
@@ -168,7 +160,7 @@ fn the_first_signal_ends_a_trace_with_its_report() {
 
 #[test]
 fn the_second_signal_ends_a_trace_at_once() {
-    needs_root!();
+    needs!();
     // A server that accepts connections and never answers, so that blkkin has to wait.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("zipkin=http://{}", server.local_addr().unwrap());

@@ -17,6 +17,7 @@ use blkkin_wire::ids::NodeId;
 use blkkin_wire::v1;
 
 use crate::broker::Broker;
+use crate::support::or_skip;
 use crate::support::service::Service;
 use crate::support::skewed_records::{of_next_release, of_previous_release};
 use crate::support::stored_state::StoredState;
@@ -32,15 +33,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(120);
 const NEXT: [&str; 4] = ["--idle-after", "31s", "--await-client", "11s"];
 /// Steps of the upgrade, with a part of the events before each.
 const STEPS: usize = 5;
-
-macro_rules! broker {
-    () => {
-        match Broker::start() {
-            Ok(broker) => broker,
-            Err(reason) => return println!("skipped: {reason}"),
-        }
-    };
-}
 
 fn start(settings: &Settings, folder: &Path, name: &str, more_args: &[&str]) -> Service {
     let partitions = PARTITIONS.to_string();
@@ -87,7 +79,7 @@ fn node_batches() -> Vec<Vec<EventBatch>> {
 
 #[test]
 fn a_rolling_upgrade_loses_and_doubles_nothing() {
-    let broker = broker!();
+    let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let folder = folder.path();
     let all = node_batches();
@@ -127,7 +119,7 @@ fn a_rolling_upgrade_loses_and_doubles_nothing() {
 /// and the newer one continues from there.
 #[test]
 fn a_state_of_a_newer_release_is_refused_and_kept() {
-    let broker = broker!();
+    let broker = or_skip!(Broker::start());
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     let folder = folder.path();
     let all = node_batches();

@@ -16,7 +16,7 @@ use blkkin_bus::kafka::{EVENTS, EventConsumer, EventProducer, Group, Received, R
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::ids::{BootId, NodeId, Source, StartEpoch};
 use blkkin_wire::v1;
-use support::Broker;
+use support::{Broker, or_skip};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(50);
@@ -71,10 +71,7 @@ fn after_an_incremental_rebalance_uncommitted_records_of_kept_partitions_are_rec
     // KIP-848 members cannot set them.
     let fast_heartbeat =
         "group.consumer.min.heartbeat.interval.ms=500\ngroup.consumer.heartbeat.interval.ms=500\n";
-    let broker = match Broker::start_with(fast_heartbeat) {
-        Ok(broker) => broker,
-        Err(reason) => return println!("skipped: {reason}"),
-    };
+    let Some(broker) = or_skip(Broker::start_with(fast_heartbeat)) else { return };
     let plain = broker.settings();
     plain.create_topic(EVENTS, 4, Some(1)).unwrap();
     for (round, (name, value)) in (0_u64..).zip(INCREMENTAL) {

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use blkkin_bus::kafka::{EVENTS, EventProducer, Record, Sent};
 use blkkin_wire::ids::NodeId;
-use support::Broker;
 use support::secure::{Listener, Operation, ResourceType, allow};
+use support::{Broker, or_skip};
 
 const JARS: &str = "java-consumer-4-33-0";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -86,14 +86,8 @@ const GOLDEN: [&str; 8] = [
 #[test]
 fn a_java_consumer_reads_each_batch_once() {
     let folder = tempfile::tempdir().unwrap();
-    let path = match compiled(folder.path()) {
-        Ok(path) => path,
-        Err(reason) => return println!("skipped: {reason}"),
-    };
-    let broker = match Broker::start_guarded("") {
-        Ok(broker) => broker,
-        Err(reason) => return println!("skipped: {reason}"),
-    };
+    let Some(path) = or_skip(compiled(folder.path())) else { return };
+    let Some(broker) = or_skip(Broker::start_guarded("")) else { return };
     let settings = broker.settings();
     settings.create_topic(EVENTS, 1, Some(1)).unwrap();
     let golden = |name: &str| fs::read(wire("golden").join(name).with_extension("bin")).unwrap();

@@ -20,16 +20,7 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{BioEvent, LayerEvent, PairEvent, TaskRef};
 use blkkin_wire::ids::{BootId, DeviceId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
-use support::Broker;
-
-macro_rules! broker {
-    () => {
-        match Broker::start() {
-            Ok(broker) => broker,
-            Err(reason) => return println!("skipped: {reason}"),
-        }
-    };
-}
+use support::{Broker, or_skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -104,7 +95,7 @@ fn assert_each_once(sectors: &HashMap<u128, Vec<u64>>, nodes: u128, events: u64)
 fn events_of_three_nodes_are_received_once_and_in_order_although_the_broker_is_killed() {
     const NODES: u128 = 3;
     const EVENTS_EACH: u64 = 30_000;
-    let mut broker = broker!();
+    let Some(mut broker) = or_skip(Broker::start()) else { return };
     broker.settings().create_topic(EVENTS, 12, Some(1)).unwrap();
     let settings = broker.settings();
     assert_eq!(settings.partitions(EVENTS), Ok(12));
@@ -134,7 +125,7 @@ fn events_of_three_nodes_are_received_once_and_in_order_although_the_broker_is_k
 #[test]
 fn duplicates_are_received_once_and_uncommitted_records_are_received_again() {
     const EVENTS_EACH: u64 = 5_000;
-    let broker = broker!();
+    let Some(broker) = or_skip(Broker::start()) else { return };
     broker.settings().create_topic(EVENTS, 3, Some(1)).unwrap();
     let settings = broker.settings();
     let records = records(1, EVENTS_EACH);
@@ -190,7 +181,7 @@ fn duplicates_are_received_once_and_uncommitted_records_are_received_again() {
 #[test]
 fn a_record_that_does_not_decode_is_invalid_and_the_next_one_is_read() {
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-    let broker = broker!();
+    let Some(broker) = or_skip(Broker::start()) else { return };
     broker.settings().create_topic(EVENTS, 1, Some(1)).unwrap();
     let settings = broker.settings();
     let other_producer: BaseProducer =
@@ -215,7 +206,7 @@ fn a_record_that_does_not_decode_is_invalid_and_the_next_one_is_read() {
 
 #[test]
 fn a_missing_topic_and_a_wrong_address_have_errors_with_a_remedy() {
-    let broker = broker!();
+    let Some(broker) = or_skip(Broker::start()) else { return };
     let missing = broker.settings().partitions(EVENTS).unwrap_err();
     assert!(missing.what.contains(EVENTS) && missing.remedy.contains("--create"), "{missing:?}");
     let many = broker.settings().create_topic(EVENTS, 1, Some(3)).unwrap_err();
@@ -232,10 +223,7 @@ fn a_missing_topic_and_a_wrong_address_have_errors_with_a_remedy() {
 #[test]
 fn records_above_the_topics_limit_are_rejected_with_a_remedy_and_shorter_ones_arrive() {
     // A limit of the cluster's administrator. Topics that blkkin creates accept its records.
-    let broker = match Broker::start_with("message.max.bytes=5000\n") {
-        Ok(broker) => broker,
-        Err(reason) => return println!("skipped: {reason}"),
-    };
+    let Some(broker) = or_skip(Broker::start_with("message.max.bytes=5000\n")) else { return };
     let mut settings = broker.settings();
     settings.ensure_topic(EVENTS, 1, &[("max.message.bytes", "5000")]).unwrap();
     settings.ensure_topic(DEAD, 1, &[]).unwrap();
@@ -271,7 +259,7 @@ fn a_dead_letter_has_its_reason_in_the_headers() {
     use rdkafka::Message as _;
     use rdkafka::consumer::{BaseConsumer, Consumer as _};
     use rdkafka::message::Headers as _;
-    let broker = broker!();
+    let Some(broker) = or_skip(Broker::start()) else { return };
     let settings = broker.settings();
     settings.create_topic(DEAD, 1, Some(1)).unwrap();
     let dead_letters = DeadLetters::new(&settings, "me").unwrap();

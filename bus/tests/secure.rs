@@ -19,18 +19,15 @@ use blkkin_bus::kafka::{
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::ids::{BootId, NodeId, Source, StartEpoch};
 use blkkin_wire::v1;
-use support::Broker;
 use support::secure::{LISTENERS, Listener, Operation, PASSWORD, ResourceType, allow};
+use support::{Broker, or_skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Uses one broker for all cases, since a start takes longer than any of them.
 #[test]
 fn permitted_clients_work_and_others_get_a_reason_and_a_remedy() {
-    let broker = match Broker::start_guarded("") {
-        Ok(broker) => broker,
-        Err(reason) => return println!("skipped: {reason}"),
-    };
+    let Some(broker) = or_skip(Broker::start_guarded("")) else { return };
     connection_errors_have_a_reason(&broker);
     authorization_errors_name_the_missing_right(&broker);
     producers_topics_groups_and_dead_letters_work_on_each_listener(&broker);

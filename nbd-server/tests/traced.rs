@@ -55,10 +55,6 @@ fn read_events(lttng: &Lttng) -> Vec<Event> {
     recorded_events
 }
 
-fn start_lttng() -> Option<Lttng> {
-    Lttng::start().inspect_err(|reason| println!("skipped: {reason}")).ok()
-}
-
 /// Groups the events by span, each group in order.
 fn by_span(events: &[Event]) -> HashMap<u64, Vec<&Event>> {
     let mut spans: HashMap<u64, Vec<&Event>> = HashMap::new();
@@ -76,7 +72,7 @@ fn each_request_is_one_span_with_its_cookie_and_entered_once() {
         return;
     }
     for mode in MODES {
-        let Some(lttng) = start_lttng() else { return };
+        let Some(lttng) = Lttng::start_or_skip() else { return };
         let server = start_traced(&lttng, mode);
         let uri = format!("--uri={}", server.uri());
         // More than 100,000 requests.
@@ -132,7 +128,7 @@ fn every_system_call_on_the_file_is_made_inside_its_requests_span() {
     if !are_installed(&["fio", "strace"]) {
         return;
     }
-    let Some(lttng) = start_lttng() else { return };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     lttng.record("nbd", &["blkkin:*"], &CHANNEL);
     let own = lttng.install(Path::new(env!("CARGO_BIN_EXE_blkkin-nbd")));
     let log = own.parent().unwrap().join("calls");
@@ -193,7 +189,7 @@ fn every_system_call_on_the_file_is_made_inside_its_requests_span() {
 #[test]
 fn spans_of_failed_and_unanswered_requests_have_an_error() {
     for mode in MODES {
-        let Some(lttng) = start_lttng() else { return };
+        let Some(lttng) = Lttng::start_or_skip() else { return };
         let server = start_traced(&lttng, mode);
         let mut client = Client::ready(&server.socket(), true);
         assert_eq!(client.round_trip(client::READ, 0, 64 * MIB, 1).error, 22);

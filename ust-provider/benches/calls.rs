@@ -45,10 +45,7 @@ fn compare() {
     let build = tempfile::tempdir().unwrap();
     let c = compile(build.path(), &library(build.path()), "cost.c", "cost", &["-O2", "-Wno-pedantic"]);
     print!("{}", succeed(Command::new(c).env("BLKKIN_UST", "0").output().unwrap()));
-    let lttng = match Lttng::start() {
-        Ok(lttng) => lttng,
-        Err(reason) => return println!("skipped: {reason}"),
-    };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     let program = lttng.install(&program);
     println!("connected, no session:");
     print!("{}", succeed(lttng.command(&program).args(["measure", "1"]).output().unwrap()));

@@ -14,10 +14,7 @@ use support::{Event, Lttng, compile, library, succeed};
 /// Each program prints the events that it emits, in the form of babeltrace2.
 #[test]
 fn every_call_emits_an_event_with_its_fields() {
-    let lttng = match Lttng::start() {
-        Ok(lttng) => lttng,
-        Err(reason) => return println!("skipped: {reason}"),
-    };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     let build = tempfile::tempdir().unwrap();
     let library = library(build.path());
     let programs = [
@@ -41,10 +38,7 @@ fn every_call_emits_an_event_with_its_fields() {
 
 #[test]
 fn a_blkin_trace_that_sampling_drops_emits_nothing() {
-    let lttng = match Lttng::start() {
-        Ok(lttng) => lttng,
-        Err(reason) => return println!("skipped: {reason}"),
-    };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     let build = tempfile::tempdir().unwrap();
     let library = library(build.path());
     let program =

@@ -20,13 +20,9 @@ use support::{Event, Lttng, UserCrate, succeed};
 /// Debug build of the crate.
 static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| UserCrate::traced().build("debug"));
 
-fn lttng() -> Option<Lttng> {
-    Lttng::start().map_err(|reason| println!("skipped: {reason}")).ok()
-}
-
 #[test]
 fn every_call_is_recorded_in_debug_and_release_builds() {
-    let Some(lttng) = lttng() else { return };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     for profile in ["debug", "release"] {
         let program = lttng.install(&UserCrate::traced().build(profile));
         lttng.record(profile, &["blkkin:*"], &[]);
@@ -40,7 +36,7 @@ fn every_call_is_recorded_in_debug_and_release_builds() {
 /// A session without `turn` receives separate events with the same meaning.
 #[test]
 fn a_sequence_switches_spans_by_one_event() {
-    let Some(lttng) = lttng() else { return };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     let program = lttng.install(&PROGRAM);
     let run = |session: &str, events: &[&str]| {
         lttng.record(session, events, &[]);
@@ -63,7 +59,7 @@ fn a_sequence_switches_spans_by_one_event() {
 /// A session without enter events receives the current spans only if threads do not publish them.
 #[test]
 fn a_process_that_publishes_thread_contexts_emits_no_unseen_events() {
-    let Some(lttng) = lttng() else { return };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     let program = lttng.install(&PROGRAM);
     let events = ["begin", "end", "unseen_enter", "unseen_leave"].map(|name| format!("blkkin:{name}"));
     for (publishes, expected) in [("1", 0), ("0", 3)] {
@@ -79,7 +75,7 @@ fn a_process_that_publishes_thread_contexts_emits_no_unseen_events() {
 
 #[test]
 fn passed_events_are_recorded_or_discarded() {
-    let Some(lttng) = lttng() else { return };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     let program = lttng.install(&PROGRAM);
     lttng.record("storm", &["blkkin:*"], &["--subbuf-size=4K", "--num-subbuf=2"]);
     let stdout = succeed(lttng.command(program).args(["storm", "3", "40000"]).output().unwrap());
@@ -95,7 +91,7 @@ fn passed_events_are_recorded_or_discarded() {
 /// Two threads begin some 40,000 roots per second: more than any of these rates.
 #[test]
 fn sampling_keeps_the_rate_and_the_weights_count_all_roots() {
-    let Some(lttng) = lttng() else { return };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     let program = lttng.install(&PROGRAM);
     // 0 is the default rate.
     for (option, rate) in [(200, 200.0), (0, 1000.0)] {
@@ -133,7 +129,7 @@ fn sampling_keeps_the_rate_and_the_weights_count_all_roots() {
 
 #[test]
 fn a_forked_child_emits_events_only_if_forks_are_followed() {
-    let Some(lttng) = lttng() else { return };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     let program = lttng.install(&PROGRAM);
     let run = |how: &str, preload: Option<&str>| {
         lttng.record(how, &["blkkin:*"], &[]);
@@ -172,7 +168,7 @@ fn a_forked_child_emits_events_only_if_forks_are_followed() {
 
 #[test]
 fn an_instrumented_future_enters_its_span_in_every_poll_on_any_thread() {
-    let Some(lttng) = lttng() else { return };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     let program = lttng.install(&PROGRAM);
     lttng.record("hops", &["blkkin:*"], &["--subbuf-size=4M"]);
     let (tasks, awaits) = (40, 50);
@@ -221,7 +217,7 @@ fn an_instrumented_future_enters_its_span_in_every_poll_on_any_thread() {
 
 #[test]
 fn a_span_from_before_the_session_does_not_hide_its_later_children() {
-    let Some(lttng) = lttng() else { return };
+    let Some(lttng) = Lttng::start_or_skip() else { return };
     let program = lttng.install(&PROGRAM);
     let mut late = lttng.command(program);
     let mut child = late.arg("late").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

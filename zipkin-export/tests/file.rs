@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use blkkin_wire::clock::WallclockNs;
 use blkkin_zipkin_export::{Destination, ExportConfig, ExportStats, Exporter};
+use support::or_skip;
 use support::spans::{fdatasync, spans};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -113,9 +114,7 @@ fn unwritable_path_is_an_error_at_start() {
 #[test]
 fn full_disk_keeps_written_spans_and_counts_the_rest() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(_mount) = Mount::small(dir.path()) else {
-        return support::skip("a small file system cannot be mounted here");
-    };
+    let Some(_mount) = or_skip(Mount::small(dir.path())) else { return };
     let path = dir.path().join("x.json");
     let config = ExportConfig { batch_spans_max: 50, ..ExportConfig::default() };
     let exporter = Exporter::open(Destination::File(path.clone()), config).unwrap();
@@ -135,10 +134,11 @@ fn full_disk_keeps_written_spans_and_counts_the_rest() {
 struct Mount<'a>(&'a Path);
 
 impl Mount<'_> {
-    fn small(at: &Path) -> Option<Mount<'_>> {
+    fn small(at: &Path) -> Result<Mount<'_>, String> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=256k", "blkkin-test"]).arg(at);
-        mount.output().is_ok_and(|o| o.status.success()).then_some(Mount(at))
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        mounted.then_some(Mount(at)).ok_or_else(|| "a small file system cannot be mounted here".to_owned())
     }
 }
 

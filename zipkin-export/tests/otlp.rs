@@ -10,6 +10,7 @@ mod support;
 use blkkin_wire::clock::WallclockNs;
 use blkkin_zipkin_export::{Destination, ExportConfig, Exporter};
 use support::collector::{Collector, LONG};
+use support::or_skip;
 use support::spans::{fdatasync, spans};
 
 const START: WallclockNs = WallclockNs(1_790_000_000_000_000_123);
@@ -53,10 +54,7 @@ fn assert_exported(output: &str, trace: u128) {
 
 #[test]
 fn collector_accepts_spans_by_http_and_grpc() {
-    let collector = match Collector::start() {
-        Ok(collector) => collector,
-        Err(why) => return support::skip(&why),
-    };
+    let Some(collector) = or_skip(Collector::start()) else { return };
     let ids = [0xa1 << 64 | 0x10, 0xa2 << 64 | 0x10];
     let (http, grpc) = (collector.http, collector.grpc);
     export(&format!("otlp=http://127.0.0.1:{http}"), 3_000, ids[0]);

@@ -19,6 +19,7 @@ use support::certificates::Certificates;
 use support::collector::{Collector, LONG};
 use support::fake::FakeServer;
 use support::grpc_server::{GrpcServer, TOKEN_HEADER};
+use support::or_skip;
 use support::spans::spans;
 
 const START: WallclockNs = WallclockNs(1_790_000_000_000_000_123);
@@ -58,15 +59,9 @@ fn gunzip(body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn collector_accepts_compressed_spans_over_tls() {
-    let certificates = match Certificates::new() {
-        Ok(certificates) => certificates,
-        Err(why) => return support::skip(&why),
-    };
+    let Some(certificates) = or_skip(Certificates::new()) else { return };
     let files = [&*certificates.certificate(), &*certificates.key()];
-    let collector = match Collector::start_with(Some(files)) {
-        Ok(collector) => collector,
-        Err(why) => return support::skip(&why),
-    };
+    let Some(collector) = or_skip(Collector::start_with(Some(files))) else { return };
     let authority = certificates.authority();
     let authority = authority.to_str().unwrap();
     let (http, grpc) = (collector.http, collector.grpc);
@@ -101,14 +96,10 @@ fn collector_accepts_compressed_spans_over_tls() {
 
 #[test]
 fn collector_that_requires_a_client_certificate_accepts_ours_alone() {
-    let certificates = match Certificates::new() {
-        Ok(certificates) => certificates,
-        Err(why) => return support::skip(&why),
-    };
+    let Some(certificates) = or_skip(Certificates::new()) else { return };
     let (authority, files) = (certificates.authority(), [&*certificates.certificate(), &*certificates.key()]);
-    let collector = match Collector::start_for_clients(Some(files), Some(&authority)) {
-        Ok(collector) => collector,
-        Err(why) => return support::skip(&why),
+    let Some(collector) = or_skip(Collector::start_for_clients(Some(files), Some(&authority))) else {
+        return;
     };
     let (own, key) = certificates.identity("client");
     let [own, key, ca] = [&own, &key, &authority].map(|path| path.to_str().unwrap());
@@ -152,10 +143,7 @@ fn collector_that_requires_a_client_certificate_accepts_ours_alone() {
 
 #[test]
 fn key_of_another_certificate_is_a_start_error() {
-    let certificates = match Certificates::new() {
-        Ok(certificates) => certificates,
-        Err(why) => return support::skip(&why),
-    };
+    let Some(certificates) = or_skip(Certificates::new()) else { return };
     let identity = Some((certificates.identity("client").0, certificates.identity("stranger").1));
     for destination in ["otlp=https://localhost:1", "otlp=grpcs://localhost:1", "zipkin=https://localhost:1"]
     {
@@ -170,10 +158,7 @@ fn key_of_another_certificate_is_a_start_error() {
 
 #[test]
 fn key_that_every_user_can_read_is_a_start_error() {
-    let certificates = match Certificates::new() {
-        Ok(certificates) => certificates,
-        Err(why) => return support::skip(&why),
-    };
+    let Some(certificates) = or_skip(Certificates::new()) else { return };
     let (own, key) = certificates.identity("client");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     for destination in ["otlp=https://localhost:1", "otlp=grpcs://localhost:1", "zipkin=https://localhost:1"]

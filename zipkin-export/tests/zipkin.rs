@@ -13,6 +13,7 @@ use blkkin_wire::ids::{SpanId, TraceId};
 use blkkin_wire::span::Span;
 use blkkin_zipkin_export::{Destination, ExportConfig, Exporter, json};
 use serde_json::{Value, json};
+use support::or_skip;
 use support::server::{RunningZipkin, Zipkin};
 use support::spans::{fdatasync, span, spans};
 
@@ -20,10 +21,7 @@ const LONG: Duration = Duration::from_secs(120);
 
 #[test]
 fn zipkin_accepts_and_shows_spans() {
-    let zipkin = match Zipkin::find() {
-        Ok(zipkin) => zipkin,
-        Err(why) => return support::skip(&why),
-    };
+    let Some(zipkin) = or_skip(Zipkin::find()) else { return };
     let early = exporter(&zipkin);
     let server = spans_offered_before_the_server_is_up_arrive(&zipkin, &early);
     every_field_comes_back(&zipkin, &server);

@@ -24,6 +24,11 @@ const JARS: &str = "kafka-4.4.0";
 /// Timeout of a start: ten times its duration on two slow cores.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
 
+/// Returns what the test needs, or prints why it is skipped.
+pub(crate) fn or_skip<T>(needed: Result<T, String>) -> Option<T> {
+    needed.inspect_err(|reason| println!("skipped: {reason}")).ok()
+}
+
 /// Broker process. It is killed when the test ends, also by a panic.
 pub(crate) struct Broker {
     folder: tempfile::TempDir,

@@ -85,6 +85,11 @@ impl Lttng {
         Ok(lttng)
     }
 
+    /// Starts the daemons, or prints why the test is skipped.
+    pub(crate) fn start_or_skip() -> Option<Self> {
+        Self::start().inspect_err(|reason| println!("skipped: {reason}")).ok()
+    }
+
     /// Returns the home of the daemons, which is removed when this is dropped.
     pub(crate) fn home(&self) -> &Path {
         self.home.path()

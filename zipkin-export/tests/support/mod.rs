@@ -8,8 +8,8 @@ pub(crate) mod grpc_server;
 pub(crate) mod server;
 pub(crate) mod spans;
 
-/// Prints why a test is skipped.
+/// Returns what the test needs, or prints why it is skipped.
 #[allow(clippy::print_stdout, reason = "whoever runs the tests looks for it there")]
-pub(crate) fn skip(why: &str) {
-    println!("skipped: {why}");
+pub(crate) fn or_skip<T>(needed: Result<T, String>) -> Option<T> {
+    needed.inspect_err(|why| println!("skipped: {why}")).ok()
 }
