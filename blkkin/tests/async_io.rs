@@ -22,7 +22,7 @@ use crate::support::disk::{Disk, stat_columns};
 use crate::support::fio::asynchronous_reads;
 use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::{RUNS_MAX, until_complete};
-use crate::support::recording::{Recording, record};
+use crate::support::recording::{Recording, record, record_one};
 use crate::support::uring::{
     Mode, Submission, can_poll, discard, read_log, read_multishot, read_without_completions, write_and_read,
 };
@@ -159,7 +159,7 @@ fn requests_without_completion_have_no_end() {
     let path = disk.mount_point().join("file");
     fs::write(&path, [0; 4096]).unwrap();
     let mut process = GatedProcess::new(|| read_without_completions(&File::open(&path).unwrap(), READS));
-    let recording = record(&TracerConfig::default(), &mut [&mut process]);
+    let recording = record_one(&mut process);
     let events: Vec<&AsyncIoEvent> = recording.async_ios().collect();
     println!("{} of {READS} requests", events.len());
     // The last one stays open.
@@ -196,7 +196,7 @@ fn run(mode: Mode, depth: u64) -> Result<(Recording, Vec<Submission>), String> {
     let recording = until_complete(|| {
         let mut process =
             GatedProcess::new(|| write_and_read(disk.node(), mode, all() / 2 / depth, depth, &log));
-        record(&TracerConfig::default(), &mut [&mut process])
+        record_one(&mut process)
     });
     let log = read_log(&log);
     assert_each_once(&recording, &log);
@@ -310,7 +310,7 @@ fn check_commands(disk: &Disk) -> usize {
     let recording = until_complete(|| {
         runs += 1;
         let mut process = GatedProcess::new(|| discard(disk.node(), DISCARDS));
-        record(&TracerConfig::default(), &mut [&mut process])
+        record_one(&mut process)
     });
     assert_eq!(discards(disk) - before, runs * DISCARDS, "the kernel's own count");
     let events: HashMap<SpanId, &AsyncIoEvent> = recording.async_ios().map(|io| (io.span, io)).collect();
@@ -375,7 +375,7 @@ fn iocbs_of_libaio_are_children_of_their_call() {
         let calls = batches() as usize / depth;
         let recording = until_complete(|| {
             let mut process = GatedProcess::new(|| read_iocbs(&disk, depth, calls, BYTES));
-            record(&TracerConfig::default(), &mut [&mut process])
+            record_one(&mut process)
         });
         let offsets: HashSet<i64> = recording.async_ios().map(|io| io.offset.unwrap()).collect();
         assert_eq!((offsets.len(), recording.async_ios().count()), (depth * calls, depth * calls));
@@ -427,7 +427,7 @@ fn the_latency_of_each_offset_is_within_that_of_fio() {
         let args = asynchronous_reads(engine, disk.node(), DISK, &disk.file("fio.out"), &more);
         let recording = until_complete(|| {
             let mut process = GatedProcess::program(&args, &disk.file("program.out"));
-            record(&TracerConfig::default(), &mut [&mut process])
+            record_one(&mut process)
         });
         let by_fio = latencies_by_fio(&fs::read_to_string(log.with_file_name("fio_lat.1.log")).unwrap());
         let blocks = (DISK / 4096) as usize;

@@ -23,7 +23,7 @@ use crate::support::context::{Programs, build_all};
 use crate::support::disk::Disk;
 use crate::support::gated_process::GatedProcess;
 use crate::support::live::eventually;
-use crate::support::recording::{Recorder, record};
+use crate::support::recording::{Recorder, record_one};
 use crate::support::{needs, or_skip, skip};
 
 /// Spans, and calls by each of the two threads of a span: 100,000 calls, or 10,000 where only the
@@ -306,7 +306,7 @@ fn two_different_slots_give_no_context() {
     let args = [programs.program(), programs.program(), first, other, "100".to_owned()];
     let folder = tempfile::tempdir().unwrap();
     let mut process = GatedProcess::program(&args, &folder.path().join("out"));
-    let recording = record(&TracerConfig::default(), &mut [&mut process]);
+    let recording = record_one(&mut process);
     recording.assert_balanced();
     let calls = recording.calls_named("pread64").into_iter().filter(|call| call.args[2] == 1);
     let (with_span, without_span): (Vec<_>, Vec<_>) = calls.partition(|call| call.context.is_some());

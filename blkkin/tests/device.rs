@@ -17,7 +17,7 @@ use crate::support::disk::{Disk, Statistics};
 use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::until_complete;
 use crate::support::queue::QueueSettings;
-use crate::support::recording::{Recorder, Recording, record};
+use crate::support::recording::{Recorder, Recording, record_one};
 use crate::support::single_process::c_path;
 use crate::support::{needs, or_skip};
 
@@ -78,8 +78,7 @@ fn requests_of_a_disk_without_statistics() {
         }
     };
     let counted = disk.statistics();
-    let recording =
-        until_complete(|| record(&TracerConfig::default(), &mut [&mut GatedProcess::new(write_each)]));
+    let recording = until_complete(|| record_one(&mut GatedProcess::new(write_each)));
     assert_eq!(disk.statistics(), counted, "the kernel counts");
     let calls: Vec<_> = recording.calls_named("write").iter().map(|call| call.span).collect();
     let requests: Vec<_> = recording.requests().filter(|request| request.device == disk.device()).collect();

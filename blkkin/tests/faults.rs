@@ -13,7 +13,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use blkkin_aggregator::latency::{Breakdown, breakdown};
-use blkkin_tracer::TracerConfig;
 use serde_json::Value;
 
 use crate::common;
@@ -21,7 +20,7 @@ use crate::common::Run;
 use crate::support::gated_process::GatedProcess;
 use crate::support::live::eventually;
 use crate::support::needs;
-use crate::support::recording::{Recording, record};
+use crate::support::recording::{Recording, record_one};
 use crate::support::single_process::c_path;
 
 const BLOCK: usize = 1 << 20;
@@ -57,7 +56,7 @@ fn a_busy_cpu() {
         0
     });
     rivals.iter_mut().for_each(GatedProcess::release);
-    let recording = record(&TracerConfig::default(), &mut [&mut reader]);
+    let recording = record_one(&mut reader);
     drop(rivals);
     recording.assert_balanced();
     let sum = sum_breakdowns(&recording, "pread64");
@@ -95,7 +94,7 @@ fn a_lock_held_by_another_program() {
         lock(fd);
         0
     });
-    let recording = record(&TracerConfig::default(), &mut [&mut waiter]);
+    let recording = record_one(&mut waiter);
     drop(holder);
     recording.assert_balanced();
     let sum = sum_breakdowns(&recording, "fcntl");

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_probe_abi::record::WALK_MAX;
-use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{RequestEvent, Submitter};
 use blkkin_wire::ids::{DeviceId, SpanId};
 use serde_json::Value;
@@ -24,7 +23,7 @@ use crate::support::gated_process::GatedProcess;
 use crate::support::live::LiveTrace;
 use crate::support::missed_ends::{HiddenEnds, Missed, until_all_ends_seen, until_complete};
 use crate::support::planted::exchange_children;
-use crate::support::recording::{Recording, record};
+use crate::support::recording::{Recording, record_one};
 use crate::support::tools::identity;
 use crate::support::{needs, or_skip};
 
@@ -177,7 +176,7 @@ fn trace_run(fio: &Fio<'_>, disk: &Disk) -> (Recording, Statistics) {
     let recording = until_complete(|| {
         let before = disk.statistics();
         let mut process = GatedProcess::program(&fio.args(), &disk.file("fio.out"));
-        let recording = record(&TracerConfig::default(), &mut [&mut process]);
+        let recording = record_one(&mut process);
         counted = disk.statistics().since(before);
         recording
     });

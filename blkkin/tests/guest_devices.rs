@@ -7,16 +7,15 @@
 //! table, the expected errors from the planted faults.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use blkkin_wire::event::{BioEvent, Submitter, SyscallOutcome};
 use blkkin_wire::ids::DeviceId;
 
 use crate::common;
 use crate::support::direct::{self, BLOCK};
-use crate::support::guest::{ioctl, node, recorded, traces};
+use crate::support::guest::{ioctl, name, node, recorded, traces};
 use crate::support::needs_guest;
-use crate::support::tools::device_number;
+use crate::support::tools::block_device;
 
 /// Size and start of a chunk in sectors, as `init.sh` gives them to the device-mapper.
 const CHUNK: u64 = 16;
@@ -37,7 +36,7 @@ fn stripe_bios_are_children_of_the_bio_that_spans_them() {
         }
         0
     });
-    let disks = [number("vda"), number("vdb")];
+    let disks = ["vda", "vdb"].map(block_device);
     let mut parts_total = 0;
     for ((block, count), trace) in WRITES.into_iter().zip(traces(&recording, "pwrite64")) {
         let (from, to) = (block * 8, (block + count) * 8);
@@ -79,7 +78,7 @@ fn a_failure_of_a_flakey_device_names_that_device() {
         let [trace] = traces(&recording, call)[..] else { panic!("{:#?}", recording.traces) };
         assert_eq!(trace.call().unwrap().outcome, SyscallOutcome::Returned(-i64::from(libc::EIO)));
         let [bio] = &trace.bios[..] else { panic!("{trace:#?}") };
-        assert_eq!((bio.device, bio.status.name()), (number("dm-0"), "I/O error"), "{trace:#?}");
+        assert_eq!((bio.device, bio.status.name()), (block_device("dm-0"), "I/O error"), "{trace:#?}");
         assert!(trace.requests.is_empty(), "{trace:#?}");
     }
 }
@@ -140,12 +139,4 @@ fn a_discard_and_zeroes_have_their_own_op() {
             ranges.iter().fold(from, |end, (begin, bytes)| if *begin == end { end + bytes } else { end });
         assert_eq!(end, from + bytes, "{ranges:?}");
     }
-}
-
-fn name() -> String {
-    node().file_name().unwrap().to_str().unwrap().to_owned()
-}
-
-fn number(name: &str) -> DeviceId {
-    device_number(&fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap())
 }

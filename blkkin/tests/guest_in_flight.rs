@@ -22,7 +22,7 @@ use crate::support::gated_process::GatedProcess;
 use crate::support::live::{LiveTrace, eventually};
 use crate::support::needs_guest;
 use crate::support::recording::Recorder;
-use crate::support::tools::{capture, device_number, tool};
+use crate::support::tools::{block_device, capture, tool};
 
 const WRITES: u64 = 32;
 const REPORT: &str = "/tmp/report.json";
@@ -153,7 +153,7 @@ fn a_table_that_is_too_small() {
     let recording = recorder.finish();
     recording.assert_balanced();
     let stats = &recording.stats;
-    let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", disk.name)).unwrap());
+    let device = block_device(&disk.name);
     let (upper, lower): (Vec<&BioEvent>, Vec<&BioEvent>) =
         recording.bios().partition(|bio| bio.device == device);
     println!("{} of {FLOOD} tracked, {} children; {stats:?}", upper.len(), lower.len());

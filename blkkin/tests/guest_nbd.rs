@@ -5,7 +5,7 @@
 //! *Input*: `/dev/nbd0` of the kernel over a Unix socket (guests only). The expected requests are
 //! those that the server read, and the kernel's count in `/sys/block/nbd0/stat`.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use blkkin_tracer::TracerConfig;
-use blkkin_wire::event::{RequestEvent, SyscallOutcome};
-
-use crate::support::direct::{self, BLOCK};
+use crate::support::direct::BLOCK;
 use crate::support::disk::statistics;
 use crate::support::gated_process::GatedProcess;
 use crate::support::live::eventually;
 use crate::support::needs_guest;
-use crate::support::recording::{Recording, record};
-use crate::support::tools::device_number;
+use crate::support::recording::record_one;
+use crate::support::served_disk::{
+    SERVED, assert_received, failed_request, write_and_read, write_until_failure,
+};
+use crate::support::tools::block_device;
 
 const BLOCKS: u64 = 4_096;
 const TIMEOUT_S: u64 = 2;
@@ -41,82 +41,32 @@ const REPLY_MAGIC: u32 = 0x6744_6698;
 const READ: u32 = 0;
 const WRITE: u32 = 1;
 const END: u32 = 2;
+const FLUSH: u32 = 3;
 
 #[test]
 fn recorded_requests_are_those_that_the_server_received() {
     needs_guest!();
-    const WRITES: u64 = 60;
     let disk = Nbd::connect(u64::MAX);
     let before = statistics("nbd0");
     let received_before = disk.received().len();
     let node = disk.node.clone();
-    let recording = recorded(GatedProcess::new(move || {
-        let device = direct::open(&node);
-        for block in 0..WRITES {
-            direct::write_at(&device, block * 3 * BLOCK as u64).unwrap();
-        }
-        device.sync_all().unwrap();
-        for block in 0..WRITES {
-            direct::read_at(&device, block * 3 * BLOCK as u64).unwrap();
-        }
-        0
-    }));
+    let recording = record_one(&mut GatedProcess::new(move || write_and_read(&node)));
     recording.assert_complete();
-    let mut received = disk.received().split_off(received_before);
-    // Command numbers of the protocol for reads, writes and flushes: 0, 1, 3. A flush has no offset
-    // and no length.
-    let number = |request: &RequestEvent| match request.op.name_for(request.bytes) {
-        "read" => (READ, request.sector.0 * 512, request.bytes),
-        "write" => (WRITE, request.sector.0 * 512, request.bytes),
-        "flush" => (3, 0, 0),
-        other => panic!("{other}: {request:#?}"),
-    };
-    let mut requests: Vec<_> = recording.requests().map(number).collect();
-    received.sort_unstable();
-    requests.sort_unstable();
-    assert_eq!(requests, received);
-    assert_eq!(requests.len() as u64, 2 * WRITES + 1);
-    let counted = statistics("nbd0").since(before);
-    assert_eq!((counted.requests, counted.sectors), (2 * WRITES + 1, 2 * WRITES * BLOCK as u64 / 512));
-    for request in recording.requests() {
-        let call = recording.calls().find(|call| call.span == request.root).unwrap();
-        let offset = request.sector.0 * 512;
-        match call.call.name() {
-            "fsync" => assert_eq!(request.bytes, 0, "{request:#?}"),
-            _ => assert_eq!((call.args[3], request.bytes as usize), (offset, BLOCK), "{request:#?}"),
-        }
-    }
+    let received = disk.received().split_off(received_before);
+    assert_received(&recording, [READ, WRITE, FLUSH], 1, received, statistics("nbd0").since(before));
 }
 
 #[test]
 fn a_request_to_a_stopped_server_fails_after_its_time_out() {
     needs_guest!();
-    const SERVED: u64 = 5;
     let disk = Nbd::connect(SERVED);
     let node = disk.node.clone();
-    let recording = recorded(GatedProcess::new(move || {
-        let device = direct::open(&node);
-        let failed = (0..=SERVED).map(|block| direct::write_at(&device, block * BLOCK as u64).is_err());
-        // Only the last write fails.
-        i32::from(failed.collect::<Vec<_>>() != [false, false, false, false, false, true])
-    }));
+    let recording = record_one(&mut GatedProcess::new(move || write_until_failure(&node)));
     recording.assert_balanced();
-    let requests: Vec<&RequestEvent> =
-        recording.requests().filter(|request| request.device == disk.device()).collect();
-    let (failed, done): (Vec<&RequestEvent>, Vec<&RequestEvent>) =
-        requests.iter().partition(|request| !request.status.is_ok());
-    let [failed] = failed[..] else { panic!("{failed:#?}") };
-    assert_eq!((done.len() as u64, failed.status.name()), (SERVED, "I/O error"));
+    let failed = failed_request(&recording, disk.device());
     let at_device = failed.complete.since(failed.issue.unwrap()).0;
     println!("{} ms at the device, with a time-out of {TIMEOUT_S} s", at_device / 1_000_000);
     assert!(at_device >= (TIMEOUT_S - 1) * 1_000_000_000, "{failed:#?}");
-    let call = recording.calls().find(|call| call.span == failed.root).unwrap();
-    let error = SyscallOutcome::Returned(-i64::from(libc::EIO));
-    assert_eq!((call.call.name(), call.outcome, call.args[3]), ("pwrite64", error, SERVED * BLOCK as u64));
-}
-
-fn recorded(mut process: GatedProcess) -> Recording {
-    record(&TracerConfig::default(), &mut [&mut process])
 }
 
 /// Request of a client: the protocol's command, offset and length in bytes.
@@ -165,7 +115,7 @@ impl Nbd {
     }
 
     fn device(&self) -> blkkin_wire::ids::DeviceId {
-        device_number(&fs::read_to_string("/sys/block/nbd0/dev").unwrap())
+        block_device("nbd0")
     }
 }
 

@@ -15,11 +15,11 @@ use blkkin_wire::ids::DeviceId;
 
 use crate::support::direct::{self, BLOCK, Block};
 use crate::support::gated_process::GatedProcess;
-use crate::support::guest::node;
+use crate::support::guest::{name, node};
 use crate::support::needs_guest;
 use crate::support::recording::{Recorder, Recording, record};
 use crate::support::sg::{Command, Direction, SECTOR};
-use crate::support::tools::{device_number, kernel};
+use crate::support::tools::{block_device, kernel};
 
 /// Since 6.5 (5a80bd075f3b) the kernel announces a command in the task that sends it. Before, the
 /// submitter is known only if the task issues its own command.
@@ -203,12 +203,8 @@ fn ioctls(recording: &Recording) -> Vec<&Trace> {
     traces
 }
 
-fn name() -> String {
-    node().file_name().unwrap().to_str().unwrap().to_owned()
-}
-
 fn number() -> DeviceId {
-    device_number(&fs::read_to_string(format!("/sys/block/{}/dev", name())).unwrap())
+    block_device(&name())
 }
 
 /// Returns the path `/dev/sgN` of the disk.

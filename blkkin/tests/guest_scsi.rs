@@ -6,17 +6,17 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BlockStatus, RequestEvent, SyscallOutcome};
 
 use crate::support::blktrace::{Actions, BlockTrace};
 use crate::support::direct::{self, BLOCK};
 use crate::support::gated_process::GatedProcess;
+use crate::support::guest::{name, node};
 use crate::support::needs_guest;
-use crate::support::recording::{Recording, record};
-use crate::support::tools::device_number;
+use crate::support::recording::{Recording, record_one};
+use crate::support::tools::block_device;
 
 /// Faults that scsi_debug applies to every n-th command (drivers/scsi/scsi_debug.c, SDEBUG_OPT_*).
 const NOTHING: u32 = 0;
@@ -63,7 +63,7 @@ fn a_medium_error() {
     needs_guest!();
     let target = node();
     let _fault = Fault::plant(MEDIUM_ERROR, 0);
-    let recording = recorded(GatedProcess::new(move || {
+    let recording = record_one(&mut GatedProcess::new(move || {
         let device = direct::open(&target);
         let bad = BAD_SECTOR * 512 / BLOCK as u64 * BLOCK as u64;
         let failed =
@@ -74,10 +74,7 @@ fn a_medium_error() {
     let [request] = failed[..] else { panic!("{failed:#?}") };
     assert_eq!(request.status.name(), "medium error");
     assert!((request.sector.0..request.sector.0 + 8).contains(&BAD_SECTOR), "{request:#?}");
-    assert_eq!(
-        request.device,
-        device_number(&fs::read_to_string(format!("/sys/block/{}/dev", name())).unwrap())
-    );
+    assert_eq!(request.device, block_device(&name()));
     let bio = recording.bios().find(|bio| Some(bio.span) == request.parent).unwrap();
     assert_eq!(bio.status, request.status);
     let call = recording.calls().find(|call| call.span == request.root).unwrap();
@@ -114,27 +111,15 @@ fn assert_requests_agree(recording: &Recording, actions: &Actions, writes: u64) 
 
 /// Writes this many blocks one after another, and returns the tracer's recording and ftrace's.
 fn writes(count: u64) -> (Recording, Actions) {
-    let device = device_number(&fs::read_to_string(format!("/sys/block/{}/dev", name())).unwrap());
+    let device = block_device(&name());
     let target = node();
-    let writer = GatedProcess::new(move || {
+    let mut writer = GatedProcess::new(move || {
         direct::write(&target, 0..count);
         0
     });
     let ftrace = BlockTrace::by_ftrace(&[device], Path::new("/tmp")).unwrap();
-    let recording = recorded(writer);
+    let recording = record_one(&mut writer);
     (recording, ftrace.finish())
-}
-
-fn recorded(mut process: GatedProcess) -> Recording {
-    record(&TracerConfig::default(), &mut [&mut process])
-}
-
-fn node() -> PathBuf {
-    std::env::var("BLKKIN_TEST_DISK").unwrap().into()
-}
-
-fn name() -> String {
-    node().file_name().unwrap().to_str().unwrap().to_owned()
 }
 
 /// A fault of the driver that lasts while this value lives.

@@ -19,7 +19,7 @@ use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::until_complete;
 use crate::support::needs_guest;
 use crate::support::recording::{Recording, record};
-use crate::support::tools::{device_number, identity};
+use crate::support::tools::{block_device, identity};
 
 const REQUESTS: u32 = 400;
 const BYTES: u32 = 4096;
@@ -97,7 +97,7 @@ impl Layer {
         let is_striped = |name| fs::read_to_string(name).is_ok_and(|level| level.trim() == "raid0");
         let chunk = is_striped(format!("/sys/block/{name}/md/level"))
             .then(|| read(&format!("/sys/block/{name}/md/chunk_size")).parse::<u64>().unwrap() / 512);
-        Layer { name: name.to_owned(), device: device(name), lower, chunk }
+        Layer { name: name.to_owned(), device: block_device(name), lower, chunk }
     }
 
     /// Returns the lower device and its sector for a sector of this device. `found` is the device
@@ -226,10 +226,6 @@ fn is_of(fio: &Fio<'_>, trace: &Trace) -> bool {
         let file = call.file.map(|open| (open.file.device, open.file.ino));
         call.call.name() == fio.call() && file == Some(identity(fio.target))
     })
-}
-
-fn device(name: &str) -> DeviceId {
-    device_number(&read(&format!("/sys/block/{name}/dev")))
 }
 
 fn read(path: &str) -> String {

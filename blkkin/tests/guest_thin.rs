@@ -5,20 +5,18 @@
 //! the first write to a block; the task itself submits later ones. The ground truth is the data
 //! that is read back from the lower disk.
 
-use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use blkkin_aggregator::trace::Trace;
-use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 use blkkin_wire::ids::DeviceId;
 
 use crate::support::direct::{self, BLOCK, Block};
 use crate::support::gated_process::GatedProcess;
 use crate::support::needs_guest;
-use crate::support::recording::record;
-use crate::support::tools::device_number;
+use crate::support::recording::record_one;
+use crate::support::tools::block_device;
 
 const WRITES: u64 = 200;
 /// Distance of two writes in blocks; a block of the pool has 64 KiB.
@@ -40,9 +38,9 @@ fn written_data_is_at_the_sector_of_the_trace() {
         };
         i32::from((1..=WRITES).any(|number| write(number).is_err()))
     });
-    let recording = record(&TracerConfig::default(), &mut [&mut writer]);
+    let recording = record_one(&mut writer);
     recording.assert_complete();
-    let [volume, pool, disk] = [target.file_name().unwrap().to_str().unwrap(), POOL, "vda"].map(number);
+    let [volume, pool, disk] = [target.file_name().unwrap().to_str().unwrap(), POOL, "vda"].map(block_device);
     let lower_disk = direct::open(Path::new("/dev/vda"));
     let is_write = |trace: &&Trace| trace.call().is_some_and(|call| call.call.name() == "pwrite64");
     let traces: Vec<&Trace> = recording.traces.iter().filter(is_write).collect();
@@ -67,8 +65,4 @@ fn written_data_is_at_the_sector_of_the_trace() {
     }
     println!("{WRITES} writes, {by_worker} of them submitted by the pool's worker");
     assert!(by_worker > 0 && by_worker < WRITES);
-}
-
-fn number(name: &str) -> DeviceId {
-    device_number(&fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap())
 }

@@ -20,7 +20,7 @@ use crate::support::gated_process::GatedProcess;
 use crate::support::live::eventually;
 use crate::support::missed_ends::{RUNS_MAX, until_complete};
 use crate::support::queue::QueueSettings;
-use crate::support::recording::{Recording, record};
+use crate::support::recording::{Recording, record, record_one};
 use crate::support::single_process::c_path;
 use crate::support::{needs, or_skip};
 
@@ -122,7 +122,7 @@ fn a_batch_of_requests_that_become_one() {
     let blocks: Vec<u64> = even.clone().chain(even.map(|block| block + 1)).collect();
     let recording = until_complete(|| {
         let mut process = GatedProcess::new(|| write_in_one_batch(&target, &blocks));
-        record(&TracerConfig::default(), &mut [&mut process])
+        record_one(&mut process)
     });
     let bios = writes(&recording, &disk);
     assert_eq!(bios.len() as u64, 2 * PAIRS);
@@ -241,7 +241,7 @@ fn fio(target: &Path, more: &[&str]) -> Vec<String> {
 
 fn trace(args: &[String], disk: &Disk) -> Recording {
     let mut process = GatedProcess::program(args, &disk.file("fio.out"));
-    record(&TracerConfig::default(), &mut [&mut process])
+    record_one(&mut process)
 }
 
 fn writes<'a>(recording: &'a Recording, disk: &Disk) -> Vec<&'a BioEvent> {

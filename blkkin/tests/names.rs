@@ -12,7 +12,7 @@ use blkkin_wire::event::LayerEvent;
 
 use crate::support::gated_process::GatedProcess;
 use crate::support::needs;
-use crate::support::recording::{Recorder, record};
+use crate::support::recording::{Recorder, record_one};
 use crate::support::single_process::{c_path, create_file, file_of};
 use crate::support::tools::identity;
 
@@ -25,7 +25,7 @@ fn each_open_has_the_path_of_its_time() {
     let (a, b) = (root.join("a"), root.join("b"));
     let script = format!("echo x > {0}; cat {0}; mv {0} {1}; cat {1}", a.display(), b.display());
     let mut shell = GatedProcess::program(&["sh", "-c", &script], &root.join("out"));
-    let recording = record(&TracerConfig::default(), &mut [&mut shell]);
+    let recording = record_one(&mut shell);
     recording.assert_calls_complete();
     let target = identity(&b);
     let mut opens: Vec<_> = recording
@@ -111,7 +111,7 @@ fn a_task_in_a_container_has_its_namespace_ids() {
     let script = format!("{print_ids}; {within} '{print_ids}; stat -Lc %i /proc/self/ns/pid'");
     let args = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", &script];
     let mut shell = GatedProcess::program(&args, &out);
-    let recording = record(&TracerConfig::default(), &mut [&mut shell]);
+    let recording = record_one(&mut shell);
     recording.assert_calls_complete();
     let output = shell.output();
     let namespaces: Vec<u32> = output

@@ -18,7 +18,7 @@ use crate::support::fio::asynchronous_reads;
 use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::until_complete;
 use crate::support::overlay::Overlay;
-use crate::support::recording::{Recording, record};
+use crate::support::recording::{Recording, record, record_one};
 use crate::support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
@@ -117,7 +117,7 @@ fn a_copy_of_the_attributes_alone_leads_to_the_inode_with_the_data() {
         read(&early, 4);
         0
     });
-    let recording = record(&TracerConfig::default(), &mut [&mut process]);
+    let recording = record_one(&mut process);
     let [lower, upper] = [overlay.lower.join("file"), copy].map(ino);
     assert_ne!(lower, upper);
     for (call, offset, ino) in
@@ -150,7 +150,7 @@ fn a_file_of_an_overlayfs_below_another_has_the_inode_with_its_data() {
         writer.write_all_at(&[b'w'; 3], 3).unwrap();
         0
     });
-    let recording = record(&TracerConfig::default(), &mut [&mut process]);
+    let recording = record_one(&mut process);
     let expected = [
         ("pread64", 1, below.lower.join("lowest"), "lowest"),
         ("pread64", 2, below.upper.join("copied"), "copied"),
@@ -177,7 +177,7 @@ fn requests_of_io_uring_have_the_bios_of_the_layer() {
     let args = asynchronous_reads("io_uring", &file, (BLOCK * READS) as u64, &disk.file("fio.out"), &[]);
     let recording = until_complete(|| {
         let mut process = GatedProcess::program(&args, &disk.file("program.out"));
-        record(&TracerConfig::default(), &mut [&mut process])
+        record_one(&mut process)
     });
     let ios: Vec<_> = recording.async_ios().collect();
     let of_layer = fs::metadata(overlay.upper.join("file")).unwrap().ino();

@@ -9,14 +9,13 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use blkkin_aggregator::trace::page_cache::CachedRead;
-use blkkin_tracer::TracerConfig;
 
 use crate::support::disk::Disk;
 use crate::support::gated_process::GatedProcess;
 use crate::support::mapping::{PAGE, cold_file};
 use crate::support::missed_ends::until_complete;
 use crate::support::overlay::Overlay;
-use crate::support::recording::record;
+use crate::support::recording::record_one;
 use crate::support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
@@ -73,7 +72,7 @@ fn assert_fetched(disk: &Disk, folder: &Path, advice: i32, read: impl Fn(usize) 
         let file = cold_file(&path, PAGES);
         let before = disk.statistics();
         let mut process = reader(disk, &file, advice, &read, &witnesses);
-        let recording = record(&TracerConfig::default(), &mut [&mut process]);
+        let recording = record_one(&mut process);
         read_from_disk = disk.statistics().since(before).sectors * 512;
         recording
     });

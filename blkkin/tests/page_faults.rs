@@ -25,7 +25,7 @@ use crate::support::mapping::{
     Access, Barrier, MappingProgram, PAGE, Witness, cold_file, major_faults, make_cold, map,
 };
 use crate::support::missed_ends::until_complete;
-use crate::support::recording::{Recording, record};
+use crate::support::recording::{Recording, record, record_one};
 use crate::support::tools::{capture, kernel, tool};
 use crate::support::{needs, or_skip};
 
@@ -45,7 +45,7 @@ fn every_major_fault_is_a_root_with_its_file_offset_and_time() {
         let file = cold_file(&path, PAGES);
         let mut program = MappingProgram::new(&file, Access::Load, libc::MADV_RANDOM, pages());
         let before = read_bytes(&disk);
-        let recording = record(&TracerConfig::default(), &mut [&mut program.process]);
+        let recording = record_one(&mut program.process);
         device = read_bytes(&disk) - before;
         witnesses = program.accesses();
         recording
@@ -90,7 +90,7 @@ fn read_ahead_belongs_to_the_fault_that_starts_it() {
         let file = cold_file(&path, PAGES);
         let mut program = MappingProgram::new(&file, Access::Load, libc::MADV_SEQUENTIAL, 0..PAGES);
         let before = read_bytes(&disk);
-        let recording = record(&TracerConfig::default(), &mut [&mut program.process]);
+        let recording = record_one(&mut program.process);
         device = read_bytes(&disk) - before;
         witnesses = program.accesses();
         recording
@@ -176,7 +176,7 @@ fn a_fault_inside_a_system_call_is_part_of_the_call() {
             }
             0
         });
-        record(&TracerConfig::default(), &mut [&mut program.process])
+        record_one(&mut program.process)
     });
     assert_eq!(recording.faults().count(), 0);
     let writes =
@@ -243,7 +243,7 @@ fn sqlite_with_a_mapping_reads_by_page_faults() {
         let args = [tool("sqlite3").get_program().to_str().unwrap(), &database, query].map(str::to_owned);
         let mut process = GatedProcess::program(&args, &folder.path().join("out"));
         let (faults, bytes) = (major_faults(libc::RUSAGE_CHILDREN), read_bytes(&disk));
-        let recording = record(&TracerConfig::default(), &mut [&mut process]);
+        let recording = record_one(&mut process);
         counted = major_faults(libc::RUSAGE_CHILDREN) - faults;
         device = read_bytes(&disk) - bytes;
         assert!(process.output().contains("8000000"), "{}", process.output());

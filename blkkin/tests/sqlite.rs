@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use blkkin_aggregator::trace::Trace;
-use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::FileId;
 use blkkin_wire::syscalls::{SyscallClass, SyscallId};
@@ -18,7 +17,7 @@ use blkkin_wire::syscalls::{SyscallClass, SyscallId};
 use crate::support::disk::Disk;
 use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::until_complete;
-use crate::support::recording::{Recording, record};
+use crate::support::recording::{Recording, record_one};
 use crate::support::tools::{capture, tool};
 use crate::support::{needs, or_skip};
 
@@ -127,7 +126,7 @@ fn strace(disk: &Disk, folder: &Path, journal: &str) -> BTreeMap<String, u64> {
 
 fn trace(disk: &Disk, folder: &Path, journal: &str) -> Recording {
     let mut process = GatedProcess::program(&args(folder, journal), &disk.file("sqlite.out"));
-    let recording = record(&TracerConfig::default(), &mut [&mut process]);
+    let recording = record_one(&mut process);
     let output = fs::read_to_string(disk.file("sqlite.out")).unwrap();
     assert!(output.ends_with(&format!("\n{INSERTS}\n")), "{output}");
     recording

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::common;
 use crate::support::gated_process::GatedProcess;
 use crate::support::needs;
-use crate::support::recording::{Recorder, assert_calls_not_lost, record};
+use crate::support::recording::{Recorder, assert_calls_not_lost, record, record_one};
 use crate::support::single_process::{c_path, create_file, file_of, record_process};
 use crate::support::tools::identity;
 
@@ -41,7 +41,7 @@ fn all_children_of_a_script_and_no_other_task() {
         0
     });
     untraced.release();
-    let recording = record(&TracerConfig::default(), &mut [&mut shell]);
+    let recording = record_one(&mut shell);
     assert_eq!(untraced.run_to_exit(), 0);
     recording.assert_calls_complete();
     let openers: HashSet<TaskId> = recording
@@ -160,7 +160,7 @@ fn a_marked_task_that_execs_first_has_an_id() {
     needs!();
     let folder = tempfile::tempdir().unwrap();
     let mut cat = GatedProcess::program(&["cat", "/dev/null"], &folder.path().join("out"));
-    let recording = record(&TracerConfig::default(), &mut [&mut cat]);
+    let recording = record_one(&mut cat);
     let tasks: HashSet<TaskId> = recording.tasks().map(|task| task.task.id).collect();
     assert_eq!(tasks.len(), 1, "one task: {tasks:?}");
     assert!(!tasks.contains(&TaskId(0)));

@@ -22,7 +22,7 @@ use crate::support::ftrace::{Ftrace, time_ns};
 use crate::support::gated_process::GatedProcess;
 use crate::support::live::LiveTrace;
 use crate::support::queue::QueueSettings;
-use crate::support::recording::{Recorder, Recording, record};
+use crate::support::recording::{Recorder, Recording, record_one};
 use crate::support::{needs, or_skip};
 
 /// Writes of the process that waits for the lock.
@@ -130,7 +130,7 @@ fn pauses_for_dirty_pages_are_those_of_the_kernel() {
     ftrace.set("set_event_pid", &writer.pid().0.to_string()).unwrap();
     ftrace.set("events/writeback/balance_dirty_pages/enable", "1").unwrap();
     let limit = DirtyLimit::set(4 << 20);
-    let recording = record(&TracerConfig::default(), &mut [&mut writer]);
+    let recording = record_one(&mut writer);
     drop(limit);
     recording.assert_calls_complete();
     let waits = waits_in(&recording, |call| call.call.name() == "pwrite64");
@@ -220,7 +220,7 @@ fn a_call_that_did_not_wait_has_no_waits() {
         }
         0
     });
-    let recording = record(&TracerConfig::default(), &mut [&mut writer]);
+    let recording = record_one(&mut writer);
     recording.assert_calls_complete();
     assert_eq!(recording.calls_named("pwrite64").len(), 500);
     let waits = waits_in(&recording, |_| true);

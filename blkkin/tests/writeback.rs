@@ -21,7 +21,7 @@ use crate::support::gated_process::GatedProcess;
 use crate::support::memory_limit::MemoryLimit;
 use crate::support::missed_ends::until_complete;
 use crate::support::overlay::Overlay;
-use crate::support::recording::{Recorder, Recording, record};
+use crate::support::recording::{Recorder, Recording, record_one};
 use crate::support::single_process::c_path;
 use crate::support::uring::{Mode, append_buffered};
 use crate::support::{needs, or_skip};
@@ -241,7 +241,7 @@ fn requests_of_io_uring_are_writers() {
                 let failed = append_buffered(&file, mode, BLOCKS, offset);
                 if failed != 0 { failed } else { -i32::from(file.sync_all().is_err()) }
             });
-            let recording = record(&TracerConfig::default(), &mut [&mut process]);
+            let recording = record_one(&mut process);
             std::fs::remove_file(&path).unwrap();
             recording
         });

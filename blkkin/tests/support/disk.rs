@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use blkkin_wire::ids::DeviceId;
 
 use super::overlay::MERGED;
-use super::tools::{capture, device_number, tool};
+use super::tools::{block_device, capture, tool};
 
 const HOME: &str = "/dev/shm";
 const PREFIX: &str = "blkkin-test-";
@@ -183,7 +183,7 @@ impl Disk {
 
     /// Returns the device number.
     pub(crate) fn device(&self) -> DeviceId {
-        device_number(&fs::read_to_string(format!("/sys/block/{}/dev", self.name())).unwrap())
+        block_device(self.name())
     }
 
     /// Returns the mount point of its file system.
@@ -226,7 +226,7 @@ impl Upper {
 
     /// Returns the device number.
     pub(crate) fn device(&self) -> DeviceId {
-        device_number(&fs::read_to_string(format!("/sys/block/{}/dev", self.name())).unwrap())
+        block_device(self.name())
     }
 
     /// Returns the map of its sectors to the lower disk as (first here, first there, sectors), from

@@ -5,10 +5,9 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use blkkin_aggregator::trace::Trace;
-use blkkin_tracer::TracerConfig;
 
 use super::gated_process::GatedProcess;
-use super::recording::{Recording, record};
+use super::recording::{Recording, record_one};
 
 /// Issues an ioctl with a range and returns whether it succeeded.
 pub(crate) fn ioctl(device: &File, request: u32, range: &[u64; 2]) -> bool {
@@ -22,7 +21,7 @@ pub(crate) fn ioctl(device: &File, request: u32, range: &[u64; 2]) -> bool {
 
 /// Records a forked process that executes `body`, with no loss.
 pub(crate) fn recorded(body: impl FnOnce() -> i32) -> Recording {
-    let recording = record(&TracerConfig::default(), &mut [&mut GatedProcess::new(body)]);
+    let recording = record_one(&mut GatedProcess::new(body));
     recording.assert_complete();
     recording
 }
@@ -39,4 +38,9 @@ pub(crate) fn traces<'a>(recording: &'a Recording, call: &str) -> Vec<&'a Trace>
 /// Returns the disk that `xtask/src/vm/init.sh` has made for the test.
 pub(crate) fn node() -> PathBuf {
     std::env::var("BLKKIN_TEST_DISK").unwrap().into()
+}
+
+/// Returns the name of that disk.
+pub(crate) fn name() -> String {
+    node().file_name().unwrap().to_str().unwrap().to_owned()
 }

@@ -33,6 +33,7 @@ pub(crate) mod postgres;
 pub(crate) mod prometheus;
 pub(crate) mod queue;
 pub(crate) mod recording;
+pub(crate) mod served_disk;
 pub(crate) mod service;
 pub(crate) mod sg;
 pub(crate) mod single_process;

@@ -56,6 +56,11 @@ pub(crate) fn record(config: &TracerConfig, processes: &mut [&mut GatedProcess])
     recorder.finish()
 }
 
+/// Traces one process by the default configuration until it has ended.
+pub(crate) fn record_one(process: &mut GatedProcess) -> Recording {
+    record(&TracerConfig::default(), &mut [process])
+}
+
 /// Asserts for a test of system calls that nothing is lost except what the kernel did not show.
 #[track_caller]
 pub(crate) fn assert_calls_not_lost(losses: &serde_json::Value) {

@@ -5,12 +5,11 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::DeviceId;
 
 use super::gated_process::GatedProcess;
-use super::recording::{Recording, record};
+use super::recording::{Recording, record_one};
 
 /// Returns (device, inode) of a call's primary file.
 pub(crate) fn file_of(call: &SyscallEvent) -> Option<(DeviceId, u64)> {
@@ -20,7 +19,7 @@ pub(crate) fn file_of(call: &SyscallEvent) -> Option<(DeviceId, u64)> {
 /// Records a forked process that executes `body`; each of its system calls is recorded.
 pub(crate) fn record_process(body: impl FnOnce() -> i32) -> Recording {
     let mut process = GatedProcess::new(body);
-    let recording = record(&TracerConfig::default(), &mut [&mut process]);
+    let recording = record_one(&mut process);
     recording.assert_calls_complete();
     recording
 }

@@ -55,6 +55,11 @@ pub(crate) fn device_number(text: &str) -> DeviceId {
     DeviceId { major: major.parse().unwrap(), minor: minor.parse().unwrap() }
 }
 
+/// Returns the device number of a disk in /sys/block.
+pub(crate) fn block_device(name: &str) -> DeviceId {
+    device_number(&fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap())
+}
+
 /// Returns (file system's device, inode) of a path, as a trace identifies a file.
 pub(crate) fn identity(path: &Path) -> (DeviceId, u64) {
     let found = fs::metadata(path).unwrap();
