@@ -32,11 +32,12 @@ use blkkin_bus::kafka::{EVENTS, Settings};
 
 use crate::Setting;
 use crate::broker::Broker;
+use crate::broker::child::KillOnDrop;
 use crate::disk::Looped;
 use crate::fio;
 use crate::frame::number::{count, number, with_spread};
 use crate::frame::{BenchReport, Figure, Goal, Rounds, Table};
-use crate::process::{self, ChildGuard};
+use crate::process;
 
 /// Requests per second of fio; 0 without fio.
 const RATES: &[u64] = &[0, 1_000, 10_000, 30_000];
@@ -142,7 +143,7 @@ fn load(rate: u64, length: Duration, disk: &Looped, folder: &Path) -> Result<Chi
 
 /// Running `blkkin agent`.
 struct Agent {
-    child: ChildGuard,
+    child: KillOnDrop,
     metrics: String,
 }
 
@@ -156,7 +157,7 @@ impl Agent {
         let mut command = Command::new(&setting.blkkin);
         command.args(["agent", "--brokers", settings.brokers.as_str(), "--metrics", &metrics, "--spool"]);
         command.arg(&spool).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
-        let mut child = ChildGuard(command.spawn().context("cannot start blkkin")?);
+        let mut child = KillOnDrop(command.spawn().context("cannot start blkkin")?);
         let failure = format!("the agent does not send: see {}", log.display());
         process::wait_until(&mut child.0, START_TIMEOUT, &failure, || {
             settings.partitions(EVENTS).is_ok() && TcpStream::connect(&metrics).is_ok()

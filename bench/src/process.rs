@@ -26,17 +26,6 @@ pub(crate) struct Usage {
     pub(crate) resident_max: u64,
 }
 
-/// Child process, killed on drop.
-pub(crate) struct ChildGuard(pub(crate) Child);
-
-impl Drop for ChildGuard {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Runs a command to its end and returns its trimmed output. The error contains its standard error.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();

@@ -16,6 +16,7 @@ use blkkin_wire::daemon_span::AnnotationValue;
 use blkkin_wire::event::LayerEvent;
 use serde_json::Value;
 
+use crate::broker::child::KillOnDrop;
 use crate::common;
 use crate::common::Run;
 use crate::support::agent_recording;
@@ -24,7 +25,7 @@ use crate::support::lttng_namespace::LttngNamespace;
 use crate::support::metrics::{address, documented_families, families, get, is_lttng_family, value};
 use crate::support::nbd::{server, spans};
 use crate::support::service::Service;
-use crate::support::{KillOnDrop, needs, or_skip};
+use crate::support::{needs, or_skip};
 
 const BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 4;

@@ -14,13 +14,14 @@ use std::process::{Command, Stdio};
 use blkkin_wire::event::LayerEvent;
 use tempfile::TempDir;
 
+use crate::broker::child::KillOnDrop;
 use crate::support::agent_recording;
 use crate::support::container::{BPF, Container, PERFMON, SYS_NICE, SYS_PTRACE, SYSLOG};
 use crate::support::disk::Disk;
 use crate::support::live::eventually;
 use crate::support::metrics::{address, get_as};
 use crate::support::tools::{capture, static_binary, tool};
-use crate::support::{KillOnDrop, needs, or_skip};
+use crate::support::{needs, or_skip};
 
 const CONTAINERFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy/Containerfile");
 /// Machine id that no machine has, so the agent can only have read it from the mounted file.

@@ -25,15 +25,16 @@ use blkkin_zipkin_export::json;
 use serde_json::Value;
 
 use crate::broker::Broker;
+use crate::broker::child::KillOnDrop;
 use crate::common;
 use crate::exporting;
 use crate::exporting::found_spans;
 use crate::support::dependencies;
 use crate::support::live::eventually;
+use crate::support::or_skip;
 use crate::support::synthetic_batches;
 use crate::support::zipkin;
 use crate::support::zipkin::Zipkin;
-use crate::support::{KillOnDrop, or_skip};
 
 const NODES: u128 = 2;
 const CALLS: u64 = 600;

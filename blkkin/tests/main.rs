@@ -114,3 +114,6 @@ mod writeback;
 mod written_by;
 mod xfs_log;
 mod zipkin;
+
+// `collector` uses the module next to it, as in the tests of zipkin-export.
+use broker::child;

@@ -14,9 +14,10 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::broker::child::KillOnDrop;
 use crate::common;
 use crate::support::live::eventually;
-use crate::support::{KillOnDrop, or_skip, skip};
+use crate::support::{or_skip, skip};
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/deploy");
 const CHECK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/manifests.py");

@@ -11,12 +11,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::broker::Broker;
+use crate::broker::child::KillOnDrop;
 use crate::common;
 use crate::support::disk::Disk;
 use crate::support::live::{LiveTrace, eventually};
 use crate::support::metrics::{address, get, value};
 use crate::support::service::{Service, kernel_log};
-use crate::support::{KillOnDrop, needs, or_skip};
+use crate::support::{needs, or_skip};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bits of include/uapi/linux/capability.h.

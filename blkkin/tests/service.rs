@@ -7,10 +7,11 @@
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::broker::Broker;
+use crate::broker::child::KillOnDrop;
 use crate::common;
 use crate::support::disk::Disk;
 use crate::support::live::{LiveTrace, eventually};
@@ -51,7 +52,7 @@ impl Manager {
 }
 
 /// A service that is killed on drop.
-struct Service(Child);
+struct Service(KillOnDrop);
 
 impl Service {
     /// Starts a service with this manager and this watchdog interval in µs.
@@ -60,20 +61,13 @@ impl Service {
         let mut command = common::blkkin(args);
         command.env("NOTIFY_SOCKET", manager.folder.path().join("notify"));
         command.env("WATCHDOG_USEC", watchdog_us.to_string());
-        Service(command.stdout(Stdio::null()).stderr(log_file).spawn().unwrap())
+        Service(KillOnDrop(command.stdout(Stdio::null()).stderr(log_file).spawn().unwrap()))
     }
 
     /// Sends SIGTERM, as systemd does.
     fn terminate(&self) {
         // SAFETY: numbers only; the process has not been waited for.
-        unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGTERM) };
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        unsafe { libc::kill(self.0.0.id() as libc::pid_t, libc::SIGTERM) };
     }
 }
 
@@ -120,7 +114,7 @@ fn manager_and_monitoring_receive_the_agents_state() {
     agent.terminate();
     let received = manager.receive_until("STOPPING=1");
     assert!(received.last().unwrap().contains("EXTEND_TIMEOUT_USEC=20000000"), "{received:?}");
-    assert_eq!(agent.0.wait().unwrap().code(), Some(1), "undelivered events are a failure");
+    assert_eq!(agent.0.0.wait().unwrap().code(), Some(1), "undelivered events are a failure");
 }
 
 #[test]
@@ -151,7 +145,7 @@ fn a_service_that_waits_for_its_cluster_is_healthy_but_not_ready() {
     let (manager, mut waiting) = start("exporter", &["--to", "zipkin=http://127.0.0.1:1"]);
     manager.receive_until("WATCHDOG=1");
     waiting.terminate();
-    assert_eq!(waiting.0.wait().unwrap().code(), Some(0));
+    assert_eq!(waiting.0.0.wait().unwrap().code(), Some(0));
 
     broker.up();
     for ((manager, mut service), start) in two.into_iter().zip(["aggregating", "exporting"]) {
@@ -161,7 +155,7 @@ fn a_service_that_waits_for_its_cluster_is_healthy_but_not_ready() {
         assert!(!get(address(&log_file), "/health").contains("waiting"), "{log_file}");
         service.terminate();
         manager.receive_until("STOPPING=1");
-        assert_eq!(service.0.wait().unwrap().code(), Some(0), "{log_file}");
+        assert_eq!(service.0.0.wait().unwrap().code(), Some(0), "{log_file}");
     }
 }
 
@@ -211,7 +205,7 @@ fn an_agent_reports_since_when_its_cluster_is_unreachable() {
         assert!(eventually(|| delivered() > before), "{}", log());
         assert!(eventually(|| notes() == ["healthy"]), "{}", fetch("/health"));
         agent.terminate();
-        assert_eq!(agent.0.wait().unwrap().code(), Some(0), "{}", log());
+        assert_eq!(agent.0.0.wait().unwrap().code(), Some(0), "{}", log());
         let transitions =
             ["blkkin.events is unreachable: cannot reach", "blkkin.events is reachable again after "];
         assert_eq!(transitions.map(|text| log().matches(text).count()), [1, 1], "{}", log());

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use blkkin_wire::event::LayerEvent;
@@ -17,6 +17,7 @@ use blkkin_wire::ids::Pid;
 use blkkin_wire::syscalls::SyscallId;
 use serde_json::{Value, json};
 
+use crate::broker::child::KillOnDrop;
 use crate::common;
 use crate::support::agent_recording;
 use crate::support::disk::Disk;
@@ -31,7 +32,7 @@ const UUID: &str = "7b3c1c2e-6b0a-4ef4-9a55-0c1b8e9d2f10";
 /// A QEMU process with a guest that does not start, and its QMP connection.
 struct Qemu {
     folder: PathBuf,
-    process: Child,
+    process: KillOnDrop,
     qmp: BufReader<UnixStream>,
 }
 
@@ -41,7 +42,7 @@ impl Qemu {
         let mut command = tool(QEMU);
         command.args(["-S", "-nodefaults", "-display", "none", "-machine", "pc,accel=tcg", "-m", "64"]);
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", socket.display())).args(arguments);
-        let process = command.current_dir(folder).stdin(Stdio::null()).spawn().unwrap();
+        let process = KillOnDrop(command.current_dir(folder).stdin(Stdio::null()).spawn().unwrap());
         let started = Instant::now();
         let stream = loop {
             match UnixStream::connect(&socket) {
@@ -126,13 +127,6 @@ fn mode(direct: bool, cache: &Value) -> &'static str {
     }
 }
 
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// Returns what `blkkin doctor` reports of the process, and its images by path.
 fn listed(pid: u32) -> (Value, BTreeMap<PathBuf, Value>) {
     let output = common::blkkin(&["doctor", "--json"]).output().unwrap();
@@ -147,7 +141,7 @@ fn listed(pid: u32) -> (Value, BTreeMap<PathBuf, Value>) {
 
 /// Asserts that the images are those that QEMU has open, and returns what `blkkin doctor` reports.
 fn assert_same_files(qemu: &mut Qemu) -> (Value, BTreeMap<PathBuf, Value>) {
-    let (machine, images) = listed(qemu.process.id());
+    let (machine, images) = listed(qemu.process.0.id());
     let found = images.iter().map(|(path, image)| {
         let is = |key: &str| image[key].as_bool().unwrap();
         (path.clone(), (is("direct"), !is("writable")))
@@ -260,7 +254,7 @@ fn each_image_is_listed_with_the_modes_that_qemu_reports() {
     let table = common::run(&["doctor"]);
     let section =
         table.stdout.split_once("Virtual machines of QEMU").map(|(_, rest)| rest).unwrap_or_default();
-    assert!(section.contains(&format!("web, 1, process {}, UUID {UUID}", qemu.process.id())), "{section}");
+    assert!(section.contains(&format!("web, 1, process {}, UUID {UUID}", qemu.process.0.id())), "{section}");
     // Without root the names are there and the images are not.
     let other = common::run_unprivileged(&["doctor"]).stdout;
     assert!(other.contains("web, 1, process") && other.contains("cannot be read without root"), "{other}");
@@ -345,7 +339,7 @@ fn spans_have_the_name_of_their_virtual_machine() {
     assert_eq!(report["losses"]["total"], 0, "{}", report["losses"]);
     let spans: Vec<Value> = serde_json::from_slice(&std::fs::read(&spans).unwrap()).unwrap();
     for (name, qemu, image, _) in &mut machines {
-        let pid = qemu.process.id().to_string();
+        let pid = qemu.process.0.id().to_string();
         let of_image = spans.iter().filter(|span| span["tags"]["file.path"] == *image.to_str().unwrap());
         let mut writes: Vec<&Value> = of_image
             .filter(|span| span["tags"]["process.pid"] == *pid)
@@ -360,11 +354,11 @@ fn spans_have_the_name_of_their_virtual_machine() {
         }
     }
     // Nothing else runs a virtual machine.
-    let pids = machines.each_ref().map(|(_, qemu, ..)| json!(qemu.process.id().to_string()));
+    let pids = machines.each_ref().map(|(_, qemu, ..)| json!(qemu.process.0.id().to_string()));
     let named = spans.iter().filter(|span| span["tags"]["blkkin.vm.name"].is_string());
     assert!(named.clone().all(|span| pids.contains(&span["tags"]["process.pid"])));
     let (_, db, ..) = &machines[1];
-    let writer = format!("qemu-system-x86_64 (VM db, pid {})", db.process.id());
+    let writer = format!("qemu-system-x86_64 (VM db, pid {})", db.process.0.id());
     let carries = |span: &&Value| span["tags"]["blkkin.writer.programs"] == *writer;
     assert!(spans.iter().any(|span| carries(&span)), "{writer}");
 }
@@ -390,8 +384,8 @@ fn an_agent_traces_each_process_of_a_virtual_machine() {
         let mut qemu = Qemu::start(&own, &["-name", name].map(str::to_owned));
         let address = export(&mut qemu, &image, true);
         if name == "web" {
-            agent.wait_for_output(&format!("`web`, process {}", qemu.process.id()), TIME_LIMIT);
-            pids.push(Pid(qemu.process.id()));
+            agent.wait_for_output(&format!("`web`, process {}", qemu.process.0.id()), TIME_LIMIT);
+            pids.push(Pid(qemu.process.0.id()));
         }
         // The first call makes the process known; its name is read some ms later.
         for (count, pause) in [(1, Duration::from_millis(500)), (WRITES - 1, Duration::ZERO)] {

@@ -12,26 +12,17 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use blkkin_bus::kafka::{EVENTS, EventProducer, Record, Sent};
 use blkkin_wire::ids::NodeId;
+use support::child::KillOnDrop;
 use support::secure::{Listener, Operation, ResourceType, allow};
 use support::{Broker, or_skip};
 
 const JARS: &str = "java-consumer-4-33-0";
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Consumer process, killed on drop.
-struct Reader(Child);
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn wire(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire").join(name)
@@ -116,7 +107,7 @@ fn a_java_consumer_reads_each_batch_once() {
     let mut reader = Command::new("java");
     reader.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &path, "Consumer"]);
     reader.arg(folder.path().join("blkkin.desc")).arg(&client).stdout(Stdio::piped()).stderr(stderr);
-    let mut reader = Reader(reader.spawn().unwrap());
+    let mut reader = KillOnDrop(reader.spawn().unwrap());
     let expected =
         |name: &&str| fs::read_to_string(wire("golden").join(name).with_extension("jsonl")).unwrap();
     let expected: String = ["v1"].iter().chain(&GOLDEN).map(expected).collect();

@@ -22,10 +22,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::broker::child::KillOnDrop;
 use crate::frame::number::count;
 use crate::frame::rounds::quantile;
 use crate::frame::{BenchReport, Figure, Goal, Rounds};
-use crate::process::{self, ChildGuard, now_us};
+use crate::process::{self, now_us};
 use crate::zipkin::Zipkin;
 use crate::{Setting, nbd, proxy};
 use tracker::VisibilityTracker;
@@ -62,7 +63,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let mut traced = Traced::start(setting, folder.path(), &format!("zipkin=http://{proxy}"))?;
     let end = Arc::new(AtomicBool::new(false));
     let poller = tracker.poll(Arc::clone(&zipkin), Arc::clone(&end));
-    let mut fio = ChildGuard(fio(&traced.socket, whole).spawn().context("fio is not installed")?);
+    let mut fio = KillOnDrop(fio(&traced.socket, whole).spawn().context("fio is not installed")?);
     std::thread::sleep(warm_up);
     let started = now_us();
     std::thread::sleep(round * rounds);
@@ -85,7 +86,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
 
 /// Running `blkkin run --ust` with the server.
 struct Traced {
-    blkkin: ChildGuard,
+    blkkin: KillOnDrop,
     socket: PathBuf,
 }
 
@@ -100,7 +101,7 @@ impl Traced {
         // Each request has a span.
         command.env("BLKKIN_UST_ROOTS", "0");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
-        let mut blkkin = ChildGuard(command.spawn().context("cannot start blkkin")?);
+        let mut blkkin = KillOnDrop(command.spawn().context("cannot start blkkin")?);
         let failure = format!("the server does not listen: see {}", log.display());
         process::wait_until(&mut blkkin.0, TIMEOUT, &failure, || socket.exists())?;
         Ok(Traced { blkkin, socket })

@@ -28,16 +28,6 @@ const ROUNDS_QUICK: usize = 1;
 /// Writes of a round.
 const WRITES: u64 = 6_000;
 
-/// Child process that is killed when it goes out of scope, as the shared module expects it.
-struct KillOnDrop(std::process::Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[path = "../../../blkkin/tests/support/tools.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "shared with the tests, which use more of it")]
 mod tools;

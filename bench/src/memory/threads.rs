@@ -14,8 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 
+use crate::broker::child::KillOnDrop;
 use crate::harness::{self, RunningTracer};
-use crate::process::ChildGuard;
 
 /// Threads to create; half of kernel.pid_max where that is less, which leaves room for others.
 const THREADS: usize = 100_000;
@@ -36,7 +36,7 @@ pub(super) fn measure(filter: Filter) -> Result<ThreadMemory> {
         .args(["load", "threads", &threads_max()?.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    let mut load = ChildGuard(command.spawn().context("the load cannot be started")?);
+    let mut load = KillOnDrop(command.spawn().context("the load cannot be started")?);
     let mut output = BufReader::new(load.0.stdout.take().context("invariant: stdout is a pipe")?);
     let threads: usize = line(&mut output)?.parse().context("the load printed no number")?;
     let config = TracerConfig { scope: TraceScope::All, filter, ..TracerConfig::default() };

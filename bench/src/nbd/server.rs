@@ -10,13 +10,14 @@ use tempfile::TempDir;
 
 use super::Instrumentation;
 use crate::affinity;
-use crate::process::{self, ChildGuard};
+use crate::broker::child::KillOnDrop;
+use crate::process;
 
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct Server {
     folder: TempDir,
-    process: ChildGuard,
+    process: KillOnDrop,
 }
 
 /// Result of a slice.
@@ -46,7 +47,7 @@ impl Server {
         let cpus = [affinity::load_cpu()];
         // SAFETY: between fork and exec `pin` makes a system call and allocates nothing.
         unsafe { command.pre_exec(move || affinity::pin(&cpus)) };
-        let mut process = ChildGuard(command.spawn().context("the server cannot be started")?);
+        let mut process = KillOnDrop(command.spawn().context("the server cannot be started")?);
         let socket = socket(folder.path());
         // The server listens after its registration with LTTng.
         process::wait_until(&mut process.0, READY_TIMEOUT, "the server does not listen", || socket.exists())?;

@@ -28,13 +28,14 @@ use anyhow::{Context, Result, bail};
 use blkkin_bus::kafka::{STATE, Settings};
 
 use crate::broker::Broker;
+use crate::broker::child::KillOnDrop;
 use crate::disk::Looped;
 use crate::fio;
 use crate::frame::number::{count, number, with_spread};
 use crate::frame::rounds::quantile;
 use crate::frame::{BenchReport, Figure, Goal, Rounds, Table};
 use crate::posts::Posted;
-use crate::process::{self, ChildGuard, now_us};
+use crate::process::{self, now_us};
 use crate::zipkin::Zipkin;
 use crate::{Setting, proxy};
 use load::{EVENTS_PER_REQUEST, Nodes};
@@ -81,7 +82,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let simulated = Nodes::start(&settings, NODES, RATE / EVENTS_PER_REQUEST - LIVE_CALLS);
     let run_time = warm_up + round * rounds + Duration::from_secs(2);
     let mut fio = fio::steady(&disk.device, LIVE_CALLS, run_time, &setting.folder.join("path.fio"));
-    let mut fio = ChildGuard(fio.arg("--rw=randwrite").spawn().context("cannot start fio")?);
+    let mut fio = KillOnDrop(fio.arg("--rw=randwrite").spawn().context("cannot start fio")?);
     std::thread::sleep(warm_up);
     let (started, before) = (now_us(), Snapshot::take(&observers, &simulated)?);
     std::thread::sleep(round * rounds);
@@ -138,14 +139,14 @@ fn busy(stat: &str) -> Option<Duration> {
     Some(Duration::from_millis(10 * busy))
 }
 
-fn services(setting: &Setting, settings: &Settings, device: &str, to: &str) -> Result<Vec<ChildGuard>> {
+fn services(setting: &Setting, settings: &Settings, device: &str, to: &str) -> Result<Vec<KillOnDrop>> {
     let brokers = ["--brokers", settings.brokers.as_str()];
     let sample = format!("1/{ONE_IN}");
-    let start = |arguments: &[&str]| -> Result<ChildGuard> {
+    let start = |arguments: &[&str]| -> Result<KillOnDrop> {
         let log = std::fs::File::create(setting.folder.join(format!("path.{}", arguments[0])))?;
         let mut command = Command::new(&setting.blkkin);
         command.args(arguments).args(brokers).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        Ok(ChildGuard(command.spawn().context("cannot start blkkin")?))
+        Ok(KillOnDrop(command.spawn().context("cannot start blkkin")?))
     };
     let mut aggregator = start(&["aggregator", "--metrics", "off", "--sample", &sample])?;
     let failure =

@@ -29,11 +29,12 @@ use super::pipeline::{PARTITIONS, Pipeline, Victim, assert_each_killed};
 use super::rng::Rng;
 use super::span_multiset::{SpanMultiset, assert_in_zipkin};
 use crate::broker::Broker;
+use crate::broker::child::KillOnDrop;
 use crate::support::disk::Disk;
 use crate::support::lttng_namespace::LttngNamespace;
 use crate::support::service::Service;
 use crate::support::zipkin::Zipkin;
-use crate::support::{KillOnDrop, needs, or_skip};
+use crate::support::{needs, or_skip};
 
 const VICTIMS: [Victim; 4] = [Victim::Agent, Victim::Aggregator, Victim::Exporter, Victim::Broker];
 /// Longest pause before a kill, after progress was made.

@@ -7,12 +7,12 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio, id};
 
 use tempfile::TempDir;
 
+use crate::broker::child::end_with_test;
 use crate::support::live::eventually;
 use crate::support::tools::{capture, tool};
 
@@ -59,14 +59,7 @@ impl Hosts {
         boot.args(["--net", "--mount", "--propagation", "private", "sh", "-c", BOOT, "boot"]).arg(&root);
         boot.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         boot.stdin(Stdio::null());
-        // SAFETY: prctl is async-signal-safe and touches no memory of the test.
-        unsafe {
-            boot.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
-        }
-        let sleeper = boot.spawn().map_err(|error| format!("unshare: {error}"))?;
+        let sleeper = end_with_test(&mut boot).spawn().map_err(|error| format!("unshare: {error}"))?;
         let pid = sleeper.id();
         self.hosts.push(Host { name, sleeper });
         let comm = || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::broker::child::KillOnDrop;
 use crate::common::blkkin;
 
 /// Limit for what the kernel or a process does soon (an RCU grace period, an exit). Under emulation
@@ -15,7 +16,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A `blkkin trace` that is attached until it is stopped. Its report is JSON.
 pub(crate) struct LiveTrace {
-    process: Child,
+    process: KillOnDrop,
     report: PathBuf,
 }
 
@@ -28,34 +29,34 @@ impl LiveTrace {
     /// Starts a command that ends in `trace` and its arguments.
     pub(crate) fn start(command: &mut Command, report: PathBuf) -> LiveTrace {
         command.arg(format!("--json={}", report.display()));
-        let process = command.stdout(Stdio::null()).spawn().unwrap();
+        let process = KillOnDrop(command.stdout(Stdio::null()).spawn().unwrap());
         let live = LiveTrace { process, report };
         live.wait_until_tracing();
         live
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.process.id()
+        self.process.0.id()
     }
 
     /// Stops it with SIGTERM and returns its report. SIGINT may be ignored: a background shell sets
     /// that, and children inherit it.
     pub(crate) fn finish(mut self) -> Value {
         self.send(libc::SIGTERM);
-        let status = self.process.wait().unwrap();
+        let status = self.process.0.wait().unwrap();
         assert!(status.success(), "{status}");
         serde_json::from_str(&fs::read_to_string(&self.report).unwrap()).unwrap()
     }
 
     /// Kills it.
     pub(crate) fn kill(mut self) -> ExitStatus {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap()
+        self.process.0.kill().unwrap();
+        self.process.0.wait().unwrap()
     }
 
     fn send(&self, signal: libc::c_int) {
         // SAFETY: passes numbers only; the process has not been waited for.
-        unsafe { libc::kill(self.process.id() as libc::pid_t, signal) };
+        unsafe { libc::kill(self.process.0.id() as libc::pid_t, signal) };
     }
 
     /// Waits for the thread that drains the rings, which starts last: by then all probes are
@@ -69,15 +70,6 @@ impl LiveTrace {
             })
         };
         assert!(eventually(drains), "blkkin trace did not begin");
-    }
-}
-
-impl Drop for LiveTrace {
-    fn drop(&mut self) {
-        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
-            let _ = self.process.kill();
-            let _ = self.process.wait();
-        }
     }
 }
 

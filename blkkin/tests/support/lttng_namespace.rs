@@ -6,16 +6,16 @@
 //! any session daemon has started and then look for their own.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use super::tools::tool;
+use crate::broker::child::{KillOnDrop, end_with_test};
 
 const HOLD: &str =
     "mkdir -p /run/lttng && mount -t tmpfs tmpfs /run/lttng && echo ready && exec sleep 100000";
 
 /// The namespace, with the process that holds it.
-pub(crate) struct LttngNamespace(Child);
+pub(crate) struct LttngNamespace(KillOnDrop);
 
 impl LttngNamespace {
     /// Creates a namespace, or returns why this machine allows none.
@@ -23,17 +23,10 @@ impl LttngNamespace {
         let mut command = tool("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", HOLD]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        // SAFETY: prctl is async-signal-safe and touches no memory of the test.
-        unsafe {
-            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
-        }
-        let child = command.spawn().map_err(|error| format!("unshare: {error}"))?;
-        let mut namespace = LttngNamespace(child);
+        let child = end_with_test(&mut command).spawn().map_err(|error| format!("unshare: {error}"))?;
+        let mut namespace = LttngNamespace(KillOnDrop(child));
         let mut line = String::new();
-        if let Some(stdout) = namespace.0.stdout.take() {
+        if let Some(stdout) = namespace.0.0.stdout.take() {
             let _ = BufReader::new(stdout).read_line(&mut line);
         }
         let ready = line.trim() == "ready";
@@ -43,7 +36,7 @@ impl LttngNamespace {
     /// Returns a command that runs `program` in the namespace, in `/`.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = tool("nsenter");
-        command.arg(format!("--mount=/proc/{}/ns/mnt", self.0.id())).args(["--", program]);
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.0.0.id())).args(["--", program]);
         command
     }
 
@@ -59,12 +52,5 @@ impl LttngNamespace {
             };
         }
         inside
-    }
-}
-
-impl Drop for LttngNamespace {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

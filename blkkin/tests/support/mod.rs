@@ -51,16 +51,6 @@ pub(crate) mod uring_rename;
 pub(crate) mod vm;
 pub(crate) mod zipkin;
 
-/// A process that is killed when dropped.
-pub(crate) struct KillOnDrop(pub(crate) std::process::Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Ends the test as skipped, with the reason.
 macro_rules! skip {
     ($($reason:tt)*) => {{

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::network_link::{ADDRESSES, NetworkLink};
 use crate::broker::Broker;
-use crate::support::KillOnDrop;
+use crate::broker::child::KillOnDrop;
 use crate::support::live::eventually;
 use crate::support::metrics::{address, families, get, value};
 use crate::support::service::Service;

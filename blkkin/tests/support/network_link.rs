@@ -11,14 +11,14 @@ mod delays;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::broker::child::{KillOnDrop, end_with_test};
 use crate::support::live::eventually;
 use crate::support::tools::{capture, tool};
 
@@ -48,7 +48,7 @@ const FLAGS: u16 = 0x0001 | 0x1000;
 
 /// Namespaces, held by a process that sleeps in them.
 pub(crate) struct Node {
-    sleeper: Child,
+    sleeper: KillOnDrop,
     /// File with its machine-id.
     _id: tempfile::NamedTempFile,
 }
@@ -80,16 +80,9 @@ impl Node {
         fs::write(file.path(), format!("{number:032x}\n")).unwrap();
         let mut unshare = Command::new("unshare");
         unshare.args(["--net", "--mount", "sh", "-c", BOOT, "boot"]).arg(file.path()).stdin(Stdio::null());
-        // SAFETY: prctl is async-signal-safe and touches no memory of the test.
-        unsafe {
-            unshare.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
-        }
-        let sleeper = unshare.spawn().map_err(|error| format!("unshare: {error}"))?;
-        let node = Node { sleeper, _id: file };
-        let comm = format!("/proc/{}/comm", node.sleeper.id());
+        let sleeper = end_with_test(&mut unshare).spawn().map_err(|error| format!("unshare: {error}"))?;
+        let node = Node { sleeper: KillOnDrop(sleeper), _id: file };
+        let comm = format!("/proc/{}/comm", node.sleeper.0.id());
         let started = || fs::read_to_string(&comm).is_ok_and(|comm| comm.trim() == "sleep");
         eventually(started).then_some(node).ok_or_else(|| "a node does not start".to_owned())
     }
@@ -97,7 +90,7 @@ impl Node {
     /// Returns a command that runs `program` on the node.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = tool("nsenter");
-        command.args(["--target", &self.sleeper.id().to_string(), "--net", "--mount", program]);
+        command.args(["--target", &self.sleeper.0.id().to_string(), "--net", "--mount", program]);
         command
     }
 
@@ -113,7 +106,7 @@ impl Node {
     /// network.
     pub(crate) fn enter_mounts(&self, service: &Command) -> Command {
         let mut command = tool("nsenter");
-        command.args(["--target", &self.sleeper.id().to_string(), "--mount"]);
+        command.args(["--target", &self.sleeper.0.id().to_string(), "--mount"]);
         command.arg(service.get_program()).args(service.get_args());
         command
     }
@@ -126,7 +119,7 @@ impl Node {
     /// Returns the kernel's count of retransmitted TCP segments on the node (/proc/net/snmp,
     /// RetransSegs).
     pub(crate) fn retransmitted_segments(&self) -> u64 {
-        let snmp = fs::read_to_string(format!("/proc/{}/net/snmp", self.sleeper.id())).unwrap();
+        let snmp = fs::read_to_string(format!("/proc/{}/net/snmp", self.sleeper.0.id())).unwrap();
         let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Tcp: "));
         let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
         let mut both = names.split(' ').zip(values.split(' '));
@@ -135,7 +128,7 @@ impl Node {
 
     /// Creates a TUN device in the node's network namespace.
     fn tun(&self, address: &str) -> Result<File, String> {
-        let namespace = format!("/proc/{}/ns/net", self.sleeper.id());
+        let namespace = format!("/proc/{}/ns/net", self.sleeper.0.id());
         let enter = move || -> std::io::Result<File> {
             let namespace = File::open(namespace)?;
             // SAFETY: passes numbers only; only this thread enters the namespace, and it ends.
@@ -160,13 +153,6 @@ impl Node {
         self.output(&["ip", "addr", "add", &format!("{address}/24"), "dev", DEVICE])?;
         self.output(&["ip", "link", "set", DEVICE, "up"])?;
         Ok(tun)
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.sleeper.kill();
-        let _ = self.sleeper.wait();
     }
 }
 

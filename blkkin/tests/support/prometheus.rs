@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::broker::child::{KillOnDrop, end_with_test};
 use crate::support::live::eventually;
 use crate::support::metrics::get_as;
 
@@ -20,7 +20,7 @@ pub(crate) type Series = BTreeMap<BTreeMap<String, String>, f64>;
 
 /// The server; it ends with the test process in every case.
 pub(crate) struct Prometheus {
-    process: Child,
+    _process: KillOnDrop,
     address: String,
     folder: tempfile::TempDir,
 }
@@ -44,15 +44,8 @@ impl Prometheus {
             .arg("--enable-feature=exemplar-storage")
             .stdout(Stdio::null())
             .stderr(log);
-        // SAFETY: prctl is async-signal-safe and touches no memory of the test.
-        unsafe {
-            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
-        }
-        let process = command.spawn().map_err(|error| format!("prometheus: {error}"))?;
-        let server = Prometheus { process, address, folder };
+        let process = end_with_test(&mut command).spawn().map_err(|error| format!("prometheus: {error}"))?;
+        let server = Prometheus { _process: KillOnDrop(process), address, folder };
         let ready = || get_as(&server.address, "/-/ready", "*/*").is_ok();
         assert!(eventually(ready), "no Prometheus:\n{}", server.log());
         Ok(server)
@@ -86,13 +79,6 @@ impl Prometheus {
             series.insert(labels, found["value"][1].as_str().unwrap().parse().unwrap());
         }
         Ok(series)
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

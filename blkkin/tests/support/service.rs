@@ -3,15 +3,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::broker::child::KillOnDrop;
 use crate::common;
 
 /// A service process, killed when dropped.
 pub(crate) struct Service {
     args: Vec<String>,
-    process: Child,
+    process: KillOnDrop,
     output: PathBuf,
     /// Bytes of output of earlier processes under this name; none before the first restart.
     earlier_output: Option<usize>,
@@ -42,7 +43,7 @@ impl Service {
 
     /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
-        self.process.id()
+        self.process.0.id()
     }
 
     /// Returns the output of this process and of earlier ones under this name.
@@ -55,8 +56,8 @@ impl Service {
         if self.has_ended() {
             return false;
         }
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+        self.process.0.kill().unwrap();
+        self.process.0.wait().unwrap();
         true
     }
 
@@ -71,7 +72,7 @@ impl Service {
     /// under the same name, and then fences the successor (docs/kafka.md). A service manager would
     /// start it again.
     pub(crate) fn has_ended(&mut self) -> bool {
-        let ended = self.process.try_wait().unwrap();
+        let ended = self.process.0.try_wait().unwrap();
         ended.is_some_and(|status| {
             let (output, fenced) = (self.output(), "Static consumer fenced");
             let was_fenced =
@@ -87,9 +88,9 @@ impl Service {
 
     /// Stops the service with SIGTERM, as a service manager would; returns its status and output.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
-        if self.process.try_wait().unwrap().is_none() {
+        if self.process.0.try_wait().unwrap().is_none() {
             // SAFETY: passes numbers only; the process has not been waited for.
-            unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+            unsafe { libc::kill(self.process.0.id() as libc::pid_t, libc::SIGTERM) };
         }
         self.wait()
     }
@@ -104,7 +105,7 @@ impl Service {
 
     /// Waits until the service ends; returns its status and output.
     pub(crate) fn wait(&mut self) -> (Option<i32>, String) {
-        let status = self.process.wait().unwrap();
+        let status = self.process.0.wait().unwrap();
         (status.code(), self.output())
     }
 
@@ -118,24 +119,15 @@ impl Service {
     }
 }
 
-fn spawn(args: &[String], output: &Path) -> Child {
+fn spawn(args: &[String], output: &Path) -> KillOnDrop {
     assert!(!args.is_empty(), "a service with a changed command cannot be restarted");
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     spawn_with_stderr(common::blkkin(&args), output)
 }
 
-fn spawn_with_stderr(mut command: Command, output: &Path) -> Child {
+fn spawn_with_stderr(mut command: Command, output: &Path) -> KillOnDrop {
     let stderr = fs::OpenOptions::new().append(true).create(true).open(output).unwrap();
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap()
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        if self.process.try_wait().is_ok_and(|status| status.is_none()) {
-            let _ = self.process.kill();
-            let _ = self.process.wait();
-        }
-    }
+    KillOnDrop(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap())
 }
 
 /// Returns the last two lines of the kernel's log about memory faults, of any process.

@@ -9,13 +9,12 @@
 //! It and everything that it has started end when it is dropped, and also when the test is killed.
 
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio, id};
 
 use tempfile::TempDir;
 
+use crate::broker::child::end_with_test;
 use crate::support::live::eventually;
 use crate::support::tools::{capture, tool};
 
@@ -118,14 +117,7 @@ impl Systemd {
         let cgroup = format!("blkkin-test-{}", id());
         let log = File::create(folder.path().join("log")).unwrap();
         let mut enter = unshare_command(folder.path(), &cgroup, BOOT);
-        // SAFETY: prctl is async-signal-safe and touches no memory of the test.
-        unsafe {
-            enter.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            });
-        }
-        let outer = enter.stdout(log.try_clone().unwrap()).stderr(log).spawn();
+        let outer = end_with_test(&mut enter).stdout(log.try_clone().unwrap()).stderr(log).spawn();
         let outer = outer.map_err(|error| format!("unshare: {error}"))?;
         let mut systemd = Systemd { folder, outer, pid: String::new(), cgroup };
         let children = format!("/proc/{0}/task/{0}/children", systemd.outer.id());

@@ -5,13 +5,15 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+
+use crate::broker::child::KillOnDrop;
 
 /// A program whose controlling terminal this is; killed when dropped.
 pub(crate) struct OnTerminal {
+    process: KillOnDrop,
     keys: File,
     screen_text: Vec<u8>,
-    process: Child,
 }
 
 impl OnTerminal {
@@ -30,7 +32,7 @@ impl OnTerminal {
                 Ok(())
             });
         }
-        let process = command.spawn().unwrap();
+        let process = KillOnDrop(command.spawn().unwrap());
         OnTerminal { keys, screen_text: Vec::new(), process }
     }
 
@@ -50,7 +52,7 @@ impl OnTerminal {
     /// Returns everything that was written until the program ended.
     pub(crate) fn wait_for_exit(mut self) -> String {
         assert!(!self.wait_for("text that no program prints"));
-        self.process.wait().unwrap();
+        self.process.0.wait().unwrap();
         self.screen_text().into_owned()
     }
 
@@ -61,13 +63,6 @@ impl OnTerminal {
 
     fn screen_text(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.screen_text)
-    }
-}
-
-impl Drop for OnTerminal {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use super::KillOnDrop;
+use crate::broker::child::KillOnDrop;
+
 use super::tools::{capture, tool};
 
 /// An emulated guest boots in 6 s and loads the programs in 10 s.

@@ -6,14 +6,14 @@
 #![allow(dead_code, reason = "the benches use a part of it")]
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+
+use crate::broker::child::{KillOnDrop, end_with_test};
 
 const JAR: &str = "zipkin-server-3.6.1-exec.jar";
 const IN_MAVEN_REPOSITORY: &str = ".m2/repository/io/zipkin/zipkin-server/3.6.1";
@@ -27,7 +27,7 @@ pub(crate) const LOOKBACK_MS: u64 = 1_000_000_000_000;
 
 /// The server; it ends with the test process in every case.
 pub(crate) struct Zipkin {
-    child: Child,
+    child: KillOnDrop,
     jar: PathBuf,
     address: SocketAddr,
     kafka: Option<String>,
@@ -82,8 +82,8 @@ impl Zipkin {
 
     /// Kills the server with SIGKILL; its traces are lost.
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.0.kill();
+        let _ = self.child.0.wait();
     }
 
     /// Starts it again at the same address, without traces.
@@ -151,13 +151,6 @@ impl Zipkin {
     }
 }
 
-impl Drop for Zipkin {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Returns a client with connections of its own, without a proxy.
 fn agent() -> ureq::Agent {
     let config = ureq::Agent::config_builder().proxy(None).http_status_as_error(false);
@@ -170,7 +163,7 @@ fn spawn(
     kafka: Option<&str>,
     spans_max: u32,
     collector: Collector,
-) -> Result<Child, String> {
+) -> Result<KillOnDrop, String> {
     let mut java = Command::new("java");
     // A span takes 1.6 KB of heap. A server without free heap would never respond again.
     let mut heap = 128 + spans_max / 500;
@@ -194,14 +187,7 @@ fn spawn(
         java.env("KAFKA_BOOTSTRAP_SERVERS", brokers);
     }
     java.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: prctl is async-signal-safe and touches no memory of the test.
-    unsafe {
-        java.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
-    }
-    java.spawn().map_err(|error| format!("java: {error}"))
+    end_with_test(&mut java).spawn().map(KillOnDrop).map_err(|error| format!("java: {error}"))
 }
 
 fn jar() -> Result<PathBuf, String> {

@@ -7,17 +7,18 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod child;
 pub(crate) mod secure;
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::Settings;
 
+use child::{KillOnDrop, end_with_test};
 use secure::Guard;
 
 const JARS: &str = "kafka-4.4.0";
@@ -31,11 +32,12 @@ pub(crate) fn or_skip<T>(needed: Result<T, String>) -> Option<T> {
 
 /// Broker process. It is killed when the test ends, also by a panic.
 pub(crate) struct Broker {
+    // First field: the process ends before its folder is removed.
+    process: Option<KillOnDrop>,
     folder: tempfile::TempDir,
     jars: PathBuf,
     port: u16,
     guard: Option<Guard>,
-    process: Option<Child>,
 }
 
 impl Broker {
@@ -70,7 +72,7 @@ impl Broker {
     ) -> Result<Broker, String> {
         let jars = jars()?;
         let [port, controller] = free_ports()?;
-        let broker = Broker { folder, jars, port, guard, process: None };
+        let broker = Broker { process: None, folder, jars, port, guard };
         let more = more.replace("{port}", &port.to_string()).replace("{controller}", &controller.to_string());
         let text = properties(port, controller, data, broker.guard.as_ref()) + &more;
         fs::write(broker.properties(), text).map_err(|error| error.to_string())?;
@@ -92,7 +94,7 @@ impl Broker {
 
     /// Returns whether the process runs.
     pub(crate) fn is_up(&mut self) -> bool {
-        self.process.as_mut().is_some_and(|process| process.try_wait().is_ok_and(|ended| ended.is_none()))
+        self.process.as_mut().is_some_and(|process| process.0.try_wait().is_ok_and(|ended| ended.is_none()))
     }
 
     /// Returns its output since the last start.
@@ -107,10 +109,7 @@ impl Broker {
 
     /// Kills the process by SIGKILL.
     pub(crate) fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
+        self.process = None;
     }
 
     /// Starts the process with its existing data, and waits until it replies.
@@ -118,14 +117,7 @@ impl Broker {
         let mut java = self.java("kafka.Kafka");
         let log = fs::File::create(self.folder.path().join("log")).unwrap();
         java.arg(self.properties()).stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log);
-        // SAFETY: prctl is async-signal-safe and accesses no memory of this process.
-        unsafe {
-            java.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
-        }
-        self.process = Some(java.spawn().unwrap());
+        self.process = Some(KillOnDrop(end_with_test(&mut java).spawn().unwrap()));
         let deadline = Instant::now() + START_TIMEOUT;
         // An error about the topic is a reply too.
         while let Err(error) = self.settings().partitions("__none")
@@ -154,12 +146,6 @@ impl Broker {
         format.args(self.guard.iter().flat_map(Guard::format_arguments));
         let output = format.output().map_err(|error| format!("java: {error}"))?;
         if output.status.success() { Ok(()) } else { Err(format!("{output:?}")) }
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

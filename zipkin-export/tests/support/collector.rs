@@ -6,17 +6,18 @@
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use super::child::{KillOnDrop, end_with_test};
 
 const COLLECTOR: &str = "otelcol-0.150.0";
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The Collector, which writes its input to a file; it ends with the test.
 pub(crate) struct Collector {
-    process: Child,
+    _process: KillOnDrop,
     folder: tempfile::TempDir,
     pub(crate) http: u16,
     pub(crate) grpc: u16,
@@ -70,14 +71,8 @@ impl Collector {
         let output = File::create(folder.path().join("output")).unwrap();
         let mut command = Command::new(binary);
         command.arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
-        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
-        unsafe {
-            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
-        }
-        let collector = Collector { process: command.spawn().unwrap(), folder, http, grpc };
+        let process = KillOnDrop(end_with_test(&mut command).spawn().unwrap());
+        let collector = Collector { _process: process, folder, http, grpc };
         collector
             .until("it is up", || ports.iter().all(|port| TcpStream::connect(("127.0.0.1", *port)).is_ok()));
         Ok(collector)
@@ -93,12 +88,5 @@ impl Collector {
             assert!(Instant::now() < deadline, "waited {LONG:?} until {what}: {}", self.output());
             std::thread::sleep(Duration::from_millis(20));
         }
-    }
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub(crate) mod certificates;
+#[path = "../../../bus/tests/support/child.rs"]
+pub(crate) mod child;
 pub(crate) mod collector;
 pub(crate) mod fake;
 pub(crate) mod grpc_server;

@@ -1,14 +1,15 @@
 //! A real Zipkin server for the duration of a test.
 
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use super::child::{KillOnDrop, end_with_test};
 
 const VERSION: &str = "3.6.1";
 /// Ten times the start time on two slow cores.
@@ -42,14 +43,8 @@ impl Zipkin {
         java.args(["--armeria.ports[0].ip=127.0.0.1", "--armeria.ports[0].protocols[0]=http"]);
         java.arg(format!("--armeria.ports[0].port={}", self.port));
         java.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // SAFETY: prctl is async-signal-safe and touches no memory of ours.
-        unsafe {
-            java.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
-        }
-        let server = RunningZipkin { child: java.spawn().unwrap(), url: self.url() };
+        let process = KillOnDrop(end_with_test(&mut java).spawn().unwrap());
+        let server = RunningZipkin { _process: process, url: self.url() };
         server.until("it is up", |s| s.get("/health").filter(|h| h["status"] == "UP"));
         server
     }
@@ -57,7 +52,7 @@ impl Zipkin {
 
 /// Server that ends with the test, however the test ends.
 pub(crate) struct RunningZipkin {
-    child: Child,
+    _process: KillOnDrop,
     url: String,
 }
 
@@ -97,13 +92,6 @@ impl RunningZipkin {
             assert!(begun.elapsed() < START_MAX, "waited {START_MAX:?} until {what}");
             thread::sleep(POLL);
         }
-    }
-}
-
-impl Drop for RunningZipkin {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
