@@ -44,7 +44,7 @@ mod simulation;
 mod stages;
 mod start;
 mod wire;
-#[path = "../../blkkin/tests/support/zipkin.rs"]
+#[path = "../../zipkin-export/tests/support/server.rs"]
 #[allow(clippy::unwrap_used, reason = "shared with the tests: without a Zipkin there is nothing to measure")]
 mod zipkin;
 
@@ -52,6 +52,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+
+use broker::child;
 
 use crate::frame::conditions::ConditionsRecorder;
 use crate::frame::outcome::Outcome;

@@ -153,7 +153,7 @@ fn a_replay_restores_the_spans_of_a_restarted_zipkin() {
     let later = || (50..60).map(fragment).collect::<Vec<_>>();
     Writer::new(&settings, 1).write(later());
     exporter.wait_for_output("cannot reach", TIMEOUT);
-    zipkin.restart();
+    zipkin.up();
     assert_all_in_zipkin(&zipkin, later, &exporter);
     assert!(in_zipkin(&zipkin, &[fragment(0).trace]).is_empty(), "Zipkin lost its memory");
     let replay =

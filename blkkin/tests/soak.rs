@@ -122,7 +122,7 @@ impl Soak {
     /// Restarts Zipkin without its memory.
     fn restart_zipkin(&mut self) {
         self.zipkin.kill();
-        self.zipkin.restart();
+        self.zipkin.up();
         assert_eq!(SpanMultiset::in_zipkin(&self.zipkin, &self.expected_spans).total(), 0, "Zipkin is empty");
     }
 

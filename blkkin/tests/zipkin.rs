@@ -38,7 +38,7 @@ fn a_run_appears_in_zipkin_layer_by_layer() {
     drop(server);
 
     let server = Zipkin::start().unwrap();
-    assert_eq!(server.post(&list), 202, "the server accepts the file");
+    assert_eq!(server.post(&list).0, 202, "the server accepts the file");
     let posted = spans_of_server(&server, &disk, &spans, &id, count);
     assert_eq!(sent, posted, "file and server got the same spans");
 }

@@ -14,46 +14,45 @@ use blkkin_wire::span::Span;
 use blkkin_zipkin_export::{Destination, ExportConfig, Exporter, json};
 use serde_json::{Value, json};
 use support::or_skip;
-use support::server::{RunningZipkin, Zipkin};
+use support::server::Zipkin;
 use support::spans::{fdatasync, span, spans};
 
 const LONG: Duration = Duration::from_secs(120);
 
 #[test]
 fn zipkin_accepts_and_shows_spans() {
-    let Some(zipkin) = or_skip(Zipkin::find()) else { return };
-    let early = exporter(&zipkin);
-    let server = spans_offered_before_the_server_is_up_arrive(&zipkin, &early);
-    every_field_comes_back(&zipkin, &server);
-    only_the_bad_span_is_lost(&zipkin, &server);
+    let Some(mut server) = or_skip(Zipkin::prepare()) else { return };
+    spans_offered_before_the_server_is_up_arrive(&mut server);
+    every_field_comes_back(&server);
+    only_the_bad_span_is_lost(&server);
     invalid_spans_are_rejected(&server);
     file_is_accepted_unchanged(&server);
-    the_layers_are_a_chain_in_the_dependency_graph(&zipkin, &server);
+    the_layers_are_a_chain_in_the_dependency_graph(&server);
     retry_is_shown_once(&server);
-    start_page_is_not_success(&zipkin);
+    start_page_is_not_success(&server);
 }
 
-fn exporter(zipkin: &Zipkin) -> Exporter {
-    Exporter::open(Destination::parse(&zipkin.url()).unwrap(), ExportConfig::default()).unwrap()
+fn exporter(server: &Zipkin) -> Exporter {
+    Exporter::open(Destination::parse(&server.url()).unwrap(), ExportConfig::default()).unwrap()
 }
 
-fn spans_offered_before_the_server_is_up_arrive(zipkin: &Zipkin, early: &Exporter) -> RunningZipkin {
+fn spans_offered_before_the_server_is_up_arrive(server: &mut Zipkin) {
+    let early = exporter(server);
     early.offer(spans(0xe0 << 64, 1, 3000, now()));
     while early.stats().retries == 0 {
         std::thread::yield_now();
     }
-    let server = zipkin.start();
+    server.up();
     let stats = early.finish(LONG);
     assert_eq!((stats.offered, stats.sent, early.last_error()), (3000, 3000, None));
     assert!(stats.retries > 0 && stats.balances(), "{stats:?}");
-    server.trace(&TraceId(0xe0 << 64).to_string(), 3000);
-    server
+    shown(server, TraceId(0xe0 << 64), 3000);
 }
 
-fn every_field_comes_back(zipkin: &Zipkin, server: &RunningZipkin) {
+fn every_field_comes_back(server: &Zipkin) {
     let sent = fdatasync(0xf1 << 64 | 1, now());
-    export(zipkin, sent.clone());
-    let shown = server.trace(&sent[0].trace.to_string(), sent.len());
+    export(server, sent.clone());
+    let shown = shown(server, sent[0].trace, sent.len());
     for (span, shown) in sent.iter().zip(&shown) {
         assert_eq!(without_addresses(shown), encoded(span));
     }
@@ -67,20 +66,20 @@ fn every_field_comes_back(zipkin: &Zipkin, server: &RunningZipkin) {
     assert!(services.is_superset(&["block", "ext4", "loop0", "sqlite3"].into()), "{services:?}");
 }
 
-fn only_the_bad_span_is_lost(zipkin: &Zipkin, server: &RunningZipkin) {
+fn only_the_bad_span_is_lost(server: &Zipkin) {
     let trace = 0xb1 << 64;
     let mut sent = spans(trace, 1, 500, now());
     sent[333].id = SpanId(0);
-    let exporter = exporter(zipkin);
+    let exporter = exporter(server);
     exporter.offer(sent);
     let stats = exporter.finish(LONG);
     assert_eq!((stats.sent, stats.dropped_rejected), (499, 1));
     let error = exporter.last_error().unwrap();
     assert!(error.contains("id is all zeros"), "{error}");
-    server.trace(&TraceId(trace).to_string(), 499);
+    shown(server, TraceId(trace), 499);
 }
 
-fn invalid_spans_are_rejected(server: &RunningZipkin) {
+fn invalid_spans_are_rejected(server: &Zipkin) {
     let good = span(0xa1 << 64, 1, now());
     for bad in [
         Span { id: SpanId(0), ..good.clone() },
@@ -109,7 +108,7 @@ fn invalid_spans_are_rejected(server: &RunningZipkin) {
     }
 }
 
-fn file_is_accepted_unchanged(server: &RunningZipkin) {
+fn file_is_accepted_unchanged(server: &Zipkin) {
     let trace = 0xf2 << 64 | 1;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace.json");
@@ -123,17 +122,17 @@ fn file_is_accepted_unchanged(server: &RunningZipkin) {
     assert_eq!(server.post(&file).0, 202);
     let mut sent: Vec<Value> = serde_json::from_slice(&file).unwrap();
     sent.sort_by_key(|span| span["id"].to_string());
-    let shown = server.trace(&TraceId(trace).to_string(), 2504);
+    let shown = shown(server, TraceId(trace), 2504);
     assert!(shown.iter().map(without_addresses).eq(sent));
 }
 
 /// Checks the dependency graph. The root is a client of the file system, each lower layer a server:
 /// Zipkin then draws each layer below its caller.
-fn the_layers_are_a_chain_in_the_dependency_graph(zipkin: &Zipkin, server: &RunningZipkin) {
+fn the_layers_are_a_chain_in_the_dependency_graph(server: &Zipkin) {
     let a_year = Duration::from_secs(365 * 24 * 3600);
     let then = WallclockNs(now().0 - a_year.as_nanos() as u64);
-    export(zipkin, fdatasync(0xd1 << 64 | 1, then));
-    server.trace(&TraceId(0xd1 << 64 | 1).to_string(), 4);
+    export(server, fdatasync(0xd1 << 64 | 1, then));
+    shown(server, TraceId(0xd1 << 64 | 1), 4);
     let (end, back) = (then.0 / 1_000_000 + 60_000, 120_000);
     let links = server.get(&format!("/api/v2/dependencies?endTs={end}&lookback={back}")).unwrap();
     let mut drawn: Vec<_> = links.as_array().unwrap().iter().map(link).collect();
@@ -141,28 +140,36 @@ fn the_layers_are_a_chain_in_the_dependency_graph(zipkin: &Zipkin, server: &Runn
     assert_eq!(drawn, ["block>loop0:1 failed 1", "ext4>block:1 failed 0", "sqlite3>ext4:1 failed 0"]);
 }
 
-fn retry_is_shown_once(server: &RunningZipkin) {
+fn retry_is_shown_once(server: &Zipkin) {
     let trace = 0xc1 << 64 | 1;
     let sent = fdatasync(trace, now());
     let list = list(&sent.iter().collect::<Vec<_>>());
     assert_eq!(server.post(&list).0, 202);
     assert_eq!(server.post(&list).0, 202);
-    let shown = server.trace(&TraceId(trace).to_string(), 4);
+    let shown = shown(server, TraceId(trace), 4);
     assert!(shown.iter().map(without_addresses).eq(sent.iter().map(encoded)));
 }
 
-fn start_page_is_not_success(zipkin: &Zipkin) {
-    let wrong = format!("{}/zipkin/", zipkin.url());
+fn start_page_is_not_success(server: &Zipkin) {
+    let wrong = format!("{}/zipkin/", server.url());
     let exporter = Exporter::open(Destination::parse(&wrong).unwrap(), ExportConfig::default()).unwrap();
     exporter.offer(spans(1, 1, 2, now()));
     let stats = exporter.finish(LONG);
     assert_eq!((stats.sent, stats.dropped_rejected), (0, 2), "{:?}", exporter.last_error());
 }
 
-fn export(zipkin: &Zipkin, spans: Vec<Span>) {
-    let (exporter, count) = (exporter(zipkin), spans.len() as u64);
+fn export(server: &Zipkin, spans: Vec<Span>) {
+    let (exporter, count) = (exporter(server), spans.len() as u64);
     exporter.offer(spans);
     assert_eq!((exporter.finish(LONG).sent, exporter.last_error()), (count, None));
+}
+
+/// Returns all `count` spans of a trace that the server shows, by id.
+fn shown(server: &Zipkin, trace: TraceId, count: usize) -> Vec<Value> {
+    let mut spans = server.trace(&trace.to_string(), count);
+    spans.sort_by_key(|span| span["id"].to_string());
+    assert_eq!(spans.len(), count);
+    spans
 }
 
 fn encoded(span: &Span) -> Value {

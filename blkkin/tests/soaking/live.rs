@@ -56,7 +56,7 @@ pub(crate) fn rounds(seeds: impl Iterator<Item = u64>) {
         let disk = or_skip!(Disk::raw(64 << 20));
         round(&zipkin, broker, &disk, seed);
         zipkin.kill();
-        zipkin.restart();
+        zipkin.up();
     }
 }
 

@@ -49,7 +49,11 @@ pub(crate) mod ublk;
 pub(crate) mod uring;
 pub(crate) mod uring_rename;
 pub(crate) mod vm;
+#[path = "../../../zipkin-export/tests/support/server.rs"]
 pub(crate) mod zipkin;
+
+// `zipkin` uses the module next to it, as in the tests of zipkin-export.
+use crate::broker::child;
 
 /// Ends the test as skipped, with the reason.
 macro_rules! skip {
