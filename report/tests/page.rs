@@ -27,6 +27,25 @@ fn golden(name: &str, found: &str) {
     assert!(found == expected, "{name} differs; review it, then set BLESS=1:\n{found}");
 }
 
+/// Compares the pages of 80 and 100 columns, and checks the lines of pages of every width.
+fn golden_at_each_width(name: &str, report: &Report) {
+    for columns in [80, 100] {
+        golden(&format!("{name}-{columns}.txt"), &report.render(&style(columns), &common::no_losses()));
+    }
+    assert_lines_fit(report, &common::no_losses());
+}
+
+/// Asserts for each width that every line fits, and that none has a trailing blank.
+#[track_caller]
+fn assert_lines_fit(report: &Report, losses: &Losses) {
+    for width in 60..=160 {
+        for line in report.render(&style(width), losses).lines() {
+            assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
+            assert_eq!(line, line.trim_end());
+        }
+    }
+}
+
 /// Returns a report of every trace, with I/O in flight and lost devices.
 fn with_final_state() -> Report {
     let mut report = common::report(&common::all());
@@ -55,14 +74,7 @@ fn page_in_ascii() {
 #[test]
 fn daemon_spans_at_80_and_100_columns() {
     let report = common::daemon_spans();
-    golden("operations-80.txt", &report.render(&style(80), &common::no_losses()));
-    golden("operations-100.txt", &report.render(&style(100), &common::no_losses()));
-    for width in 60..=160 {
-        for line in report.render(&style(width), &common::no_losses()).lines() {
-            assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
-            assert_eq!(line, line.trim_end());
-        }
-    }
+    golden_at_each_width("operations", &report);
     let ascii = Style { alphabet: Alphabet::Ascii, ..style(100) };
     assert!(report.render(&ascii, &common::no_losses()).is_ascii());
 }
@@ -70,29 +82,15 @@ fn daemon_spans_at_80_and_100_columns() {
 #[test]
 fn waits_at_80_and_100_columns() {
     let report = common::report(&common::waits());
-    golden("waits-80.txt", &report.render(&style(80), &common::no_losses()));
-    golden("waits-100.txt", &report.render(&style(100), &common::no_losses()));
+    golden_at_each_width("waits", &report);
     golden_json("waits.json", &report.to_json(&common::no_losses()));
-    for width in 60..=160 {
-        for line in report.render(&style(width), &common::no_losses()).lines() {
-            assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
-            assert_eq!(line, line.trim_end());
-        }
-    }
 }
 
 #[test]
 fn write_back_at_80_and_100_columns() {
     let report = common::report(&common::write_back::all_kinds());
-    golden("write-back-80.txt", &report.render(&style(80), &common::no_losses()));
-    golden("write-back-100.txt", &report.render(&style(100), &common::no_losses()));
+    golden_at_each_width("write-back", &report);
     golden_json("write-back.json", &report.to_json(&common::no_losses()));
-    for width in 60..=160 {
-        for line in report.render(&style(width), &common::no_losses()).lines() {
-            assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
-            assert_eq!(line, line.trim_end());
-        }
-    }
 }
 
 #[test]
@@ -134,12 +132,7 @@ fn golden_json(name: &str, value: &serde_json::Value) {
 #[test]
 fn lines_fit_the_width_and_have_no_trailing_blank() {
     let report = with_final_state();
-    for width in 60..=160 {
-        for line in report.render(&style(width), &common::some_losses()).lines() {
-            assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
-            assert_eq!(line, line.trim_end());
-        }
-    }
+    assert_lines_fit(&report, &common::some_losses());
 }
 
 #[test]

@@ -172,66 +172,36 @@ fn notes(correlation_stats: &CorrelationStats, stats: &LttngStats) -> Vec<String
             counts.lost.packets
         ));
     }
-    if counts.late > 0 {
-        all.push(format!(
-            "daemons: {} of their events came too late to be sorted; system calls meanwhile have no parent",
-            counts.late
-        ));
-    }
-    if counts.future > 0 {
-        all.push(format!(
-            "daemons: {} of their events were refused, because their time is in the future (a clock plugin, a time namespace); system calls meanwhile have no parent",
-            counts.future
-        ));
-    }
-    if correlation_stats.calls_contradicted > 0 {
-        all.push(format!(
-            "daemons: {} system calls have the published thread context as parent, which contradicts the daemon's events",
-            correlation_stats.calls_contradicted
-        ));
-    }
-    if correlation_stats.spans_foreign_pidns > 0 {
-        all.push(format!(
-            "daemons: {} spans of an unknown process have no children",
-            correlation_stats.spans_foreign_pidns
-        ));
-    }
-    if correlation_stats.updates_foreign_user > 0 {
-        all.push(format!(
-            "daemons: {} of their events were refused, because they named threads of other users",
-            correlation_stats.updates_foreign_user
-        ));
-    }
-    if correlation_stats.spans_filtered > 0 {
-        all.push(format!(
-            "daemons: {} spans of untraced processes are filtered",
-            correlation_stats.spans_filtered
-        ));
-    }
-    if correlation_stats.updates_late > 0 {
-        all.push(format!(
-            "daemons: {} updates of a thread's span came after its system calls were correlated",
-            correlation_stats.updates_late
-        ));
-    }
-    if correlation_stats.calls_uncorrelated > 0 {
-        all.push(format!(
-            "daemons: {} system calls have no parent because the daemon's events came too late",
-            correlation_stats.calls_uncorrelated
-        ));
-    }
-    if stats.connections_refused > 0 {
-        all.push(format!(
-            "daemons: {} connections of other users to the relay were refused",
-            stats.connections_refused
-        ));
-    }
-    if stats.restarts > 0 {
-        all.push(format!(
-            "daemons: {} restarts of the session; system calls meanwhile have no parent",
-            stats.restarts
-        ));
-    }
+    let mut add = |count: u64, text: &str| {
+        if count > 0 {
+            all.push(format!("daemons: {count} {text}"));
+        }
+    };
+    add(counts.late, "of their events came too late to be sorted; system calls meanwhile have no parent");
+    add(
+        counts.future,
+        "of their events were refused, because their time is in the future (a clock plugin, a time namespace); system calls meanwhile have no parent",
+    );
+    add(
+        correlation_stats.calls_contradicted,
+        "system calls have the published thread context as parent, which contradicts the daemon's events",
+    );
+    add(correlation_stats.spans_foreign_pidns, "spans of an unknown process have no children");
+    add(
+        correlation_stats.updates_foreign_user,
+        "of their events were refused, because they named threads of other users",
+    );
+    add(correlation_stats.spans_filtered, "spans of untraced processes are filtered");
+    add(
+        correlation_stats.updates_late,
+        "updates of a thread's span came after its system calls were correlated",
+    );
+    add(
+        correlation_stats.calls_uncorrelated,
+        "system calls have no parent because the daemon's events came too late",
+    );
+    add(stats.connections_refused, "connections of other users to the relay were refused");
+    add(stats.restarts, "restarts of the session; system calls meanwhile have no parent");
     all.extend(stats.problems.iter().map(|problem| format!("daemons: {problem}")));
     all
 }

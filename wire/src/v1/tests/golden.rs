@@ -1,19 +1,40 @@
 //! Golden bytes of each event kind: recorded batches decode to the same values for ever. Also:
 //! decoding by readers with an older schema, and rejected values.
 
+use prost::Message;
+
 use super::*;
 
-/// Compares with `golden/NAME.bin`, the bytes of version 1 as first recorded. A change there
+/// Compares each batch with `golden/NAME.bin`, the bytes of version 1 as first recorded. A change there
 /// changes stored records, which requires a new version. With BLESS in the environment it rewrites
-/// the file.
-fn assert_golden(name: &str, batch: &EventBatch) {
-    let path = format!("{}/golden/{name}.bin", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&path, encode(batch)).unwrap();
+/// the files.
+#[test]
+fn bytes_are_stable() {
+    for (name, batch) in [
+        ("v1", sample_batch()),
+        ("rpc-endpoint-v1", with_rpc_endpoints()),
+        ("no-reply-v1", without_reply()),
+        ("daemon-span-v1", with_daemon_spans()),
+        ("context-v1", with_contexts()),
+        ("context-daemon-span-v1", with_daemon_span_contexts()),
+        ("context-scan-v1", with_context_scan()),
+        ("process-v1", with_process_contexts()),
+        ("attributes-v1", with_attributes()),
+        ("pid-namespace-v1", with_pid_namespace()),
+        ("page-origin-v1", with_page_origins()),
+        ("fault-v1", with_faults()),
+        ("async-io-v1", with_async_io()),
+        ("virtual-machine-v1", with_virtual_machines()),
+        ("machine-disks-v1", with_machine_disks()),
+    ] {
+        let path = format!("{}/golden/{name}.bin", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&path, encode(&batch)).unwrap();
+        }
+        let golden = std::fs::read(path).unwrap();
+        assert_eq!(encode(&batch), golden, "{name}, encoded now");
+        assert_eq!(decode(&golden), Ok(Decoded { batch, calls_unknown: 0 }), "{name}");
     }
-    let golden = std::fs::read(path).unwrap();
-    assert_eq!(decode(&golden), Ok(Decoded { batch: batch.clone(), calls_unknown: 0 }));
-    assert_eq!(encode(batch), golden, "encoded now");
 }
 
 /// Returns a batch with one event of each kind as a tracer emits them: a pwrite64, and an fsync
@@ -231,11 +252,6 @@ pub(super) fn sample_batch() -> EventBatch {
     }
 }
 
-#[test]
-fn event_batch_bytes_are_stable() {
-    assert_golden("v1", &sample_batch());
-}
-
 /// Returns the sample batch with RPC endpoints of its first system call.
 /// `golden/rpc-endpoint-v1.bin` holds it.
 fn with_rpc_endpoints() -> EventBatch {
@@ -262,11 +278,6 @@ fn with_rpc_endpoints() -> EventBatch {
     batch
 }
 
-#[test]
-fn rpc_endpoint_bytes_are_stable() {
-    assert_golden("rpc-endpoint-v1", &with_rpc_endpoints());
-}
-
 /// Returns the batch with RPC endpoints where the client saw no reply. `golden/no-reply-v1.bin`
 /// holds it.
 fn without_reply() -> EventBatch {
@@ -274,11 +285,6 @@ fn without_reply() -> EventBatch {
     let LayerEvent::RpcEndpoint(asked) = &mut batch.events[7] else { panic!("{:?}", batch.events[7]) };
     (asked.no_reply, asked.unique) = (true, true);
     batch
-}
-
-#[test]
-fn rpc_endpoint_without_reply_bytes_are_stable() {
-    assert_golden("no-reply-v1", &without_reply());
 }
 
 /// Returns the sample batch with two daemon spans. `golden/daemon-span-v1.bin` holds it.
@@ -323,11 +329,6 @@ fn with_daemon_spans() -> EventBatch {
     batch
 }
 
-#[test]
-fn daemon_span_bytes_are_stable() {
-    assert_golden("daemon-span-v1", &with_daemon_spans());
-}
-
 /// Returns the sample batch where the first system call and the last two have application contexts.
 /// `golden/context-v1.bin` holds it.
 fn with_contexts() -> EventBatch {
@@ -348,11 +349,6 @@ fn with_contexts() -> EventBatch {
     batch
 }
 
-#[test]
-fn context_bytes_are_stable() {
-    assert_golden("context-v1", &with_contexts());
-}
-
 /// Returns the batch with contexts where the published spans are daemon spans of this node,
 /// reported as events too. `golden/context-daemon-span-v1.bin` holds it.
 fn with_daemon_span_contexts() -> EventBatch {
@@ -367,28 +363,21 @@ fn with_daemon_span_contexts() -> EventBatch {
     batch
 }
 
-#[test]
-fn daemon_span_context_bytes_are_stable() {
-    assert_golden("context-daemon-span-v1", &with_daemon_span_contexts());
-}
-
 /// A reader with the older schema decodes them as contexts that the thread published, which is
 /// correct.
 #[test]
 fn reader_without_daemon_span_contexts_reads_thread_contexts() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_daemon_span_contexts()).as_slice()).unwrap();
     message.contexts.as_mut().unwrap().daemon_span.clear();
     assert_eq!(message.encode_to_vec(), encode(&with_contexts()));
 }
 
 /// Adds counters of process scans. `golden/context-scan-v1.bin` holds it.
-#[test]
-fn context_scan_counter_bytes_are_stable() {
+fn with_context_scan() -> EventBatch {
     let mut batch = with_contexts();
     let stats = &mut batch.stats;
     (stats.contexts_publishing, stats.contexts_denied, stats.contexts_no_room) = (3, 300, 1);
-    assert_golden("context-scan-v1", &batch);
+    batch
 }
 
 /// Returns the batch with contexts where a process publishes, changes and withdraws its process
@@ -424,15 +413,9 @@ fn with_process_contexts() -> EventBatch {
     batch
 }
 
-#[test]
-fn process_context_bytes_are_stable() {
-    assert_golden("process-v1", &with_process_contexts());
-}
-
 /// A reader with the older schema skips the field, and no other field counts it.
 #[test]
 fn reader_without_process_contexts_reads_other_events() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_process_contexts()).as_slice()).unwrap();
     message.process_context_events.clear();
     (message.stats.resources_publishing, message.stats.resources_malformed) = (0, 0);
@@ -442,7 +425,6 @@ fn reader_without_process_contexts_reads_other_events() {
 
 #[test]
 fn process_context_after_the_end_is_rejected() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_process_contexts()).as_slice()).unwrap();
     message.process_context_events[2].before = 99;
     let rejected = Malformed::Value { column: "ProcessContextEvent.before", value: 99 };
@@ -474,11 +456,6 @@ fn with_attributes() -> EventBatch {
     batch
 }
 
-#[test]
-fn thread_attribute_bytes_are_stable() {
-    assert_golden("attributes-v1", &with_attributes());
-}
-
 /// System calls with equal attributes share them, so a short record stays short when it is decoded.
 #[test]
 fn equal_thread_attributes_are_shared() {
@@ -497,7 +474,6 @@ fn equal_thread_attributes_are_shared() {
 /// A reader with the older schema skips three fields and ignores the flag.
 #[test]
 fn reader_without_thread_attributes_reads_other_fields() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_attributes()).as_slice()).unwrap();
     (message.thread_attributes, message.syscall_events.attributes) = (None, Vec::new());
     message.syscall_events.flags.iter_mut().for_each(|flags| *flags &= (1 << 14) - 1);
@@ -508,7 +484,6 @@ fn reader_without_thread_attributes_reads_other_fields() {
 
 #[test]
 fn invalid_thread_attributes_are_rejected() {
-    use prost::Message;
     let good = message::EventBatch::decode(encode(&with_attributes()).as_slice()).unwrap();
     let rejected = |change: fn(&mut message::ThreadAttributes)| {
         let mut message = good.clone();
@@ -543,15 +518,9 @@ fn with_pid_namespace() -> EventBatch {
     batch
 }
 
-#[test]
-fn pid_namespace_bytes_are_stable() {
-    assert_golden("pid-namespace-v1", &with_pid_namespace());
-}
-
 /// A reader with the older schema skips three fields and ignores the flag.
 #[test]
 fn reader_without_pid_namespaces_reads_other_fields() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_pid_namespace()).as_slice()).unwrap();
     let tasks = &mut message.task_events;
     tasks.flags.iter_mut().for_each(|flags| *flags &= 0b111);
@@ -562,7 +531,6 @@ fn reader_without_pid_namespaces_reads_other_fields() {
 /// A reader with a schema older than contexts skips two fields and ignores the flag.
 #[test]
 fn reader_without_contexts_reads_other_fields() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_contexts()).as_slice()).unwrap();
     (message.contexts, message.syscall_events.context) = (None, Vec::new());
     message.syscall_events.flags.iter_mut().for_each(|flags| *flags &= (1 << 13) - 1);
@@ -571,7 +539,6 @@ fn reader_without_contexts_reads_other_fields() {
 
 #[test]
 fn zero_context_is_rejected() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_contexts()).as_slice()).unwrap();
     message.contexts.as_mut().unwrap().span[1] = 0;
     let none = Malformed::Value { column: "Contexts.span", value: 0 };
@@ -729,15 +696,9 @@ fn with_async_io() -> EventBatch {
     batch
 }
 
-#[test]
-fn page_origin_bytes_are_stable() {
-    assert_golden("page-origin-v1", &with_page_origins());
-}
-
 /// A reader with the older schema skips the field, and ignores the flags.
 #[test]
 fn reader_without_page_origins_reads_other_events() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_page_origins()).as_slice()).unwrap();
     message.page_origin_events = None;
     message.syscall_events.flags.iter_mut().for_each(|flags| *flags &= (1 << 15) - 1);
@@ -747,7 +708,6 @@ fn reader_without_page_origins_reads_other_events() {
 
 #[test]
 fn invalid_page_origins_are_rejected() {
-    use prost::Message;
     let good = message::EventBatch::decode(encode(&with_page_origins()).as_slice()).unwrap();
     let rejected = |change: fn(&mut message::PageOriginEvents)| {
         let mut message = good.clone();
@@ -763,20 +723,9 @@ fn invalid_page_origins_are_rejected() {
     assert_eq!(rejected(|m| m.writer_task[0] = 99), value("PageOriginEvents.writer_task", 99));
 }
 
-#[test]
-fn page_fault_bytes_are_stable() {
-    assert_golden("fault-v1", &with_faults());
-}
-
-#[test]
-fn async_io_bytes_are_stable() {
-    assert_golden("async-io-v1", &with_async_io());
-}
-
 /// A reader with the older schema skips the field, and no other field counts it.
 #[test]
 fn reader_without_page_faults_reads_other_events() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_faults()).as_slice()).unwrap();
     message.fault_events = None;
     (message.stats.faults, message.stats.faults_filtered) = (None, 0);
@@ -795,11 +744,6 @@ fn with_virtual_machines() -> EventBatch {
     batch.events.insert(4, LayerEvent::VirtualMachine(db.into()));
     batch.events.push(LayerEvent::VirtualMachine(last.into()));
     batch
-}
-
-#[test]
-fn virtual_machine_bytes_are_stable() {
-    assert_golden("virtual-machine-v1", &with_virtual_machines());
 }
 
 fn host_process() -> HostProcess {
@@ -828,11 +772,6 @@ fn with_machine_disks() -> EventBatch {
     batch
 }
 
-#[test]
-fn machine_disk_bytes_are_stable() {
-    assert_golden("machine-disks-v1", &with_machine_disks());
-}
-
 /// The host's agent adds the event of the node to a guest's record.
 #[test]
 fn an_appended_virtual_machine_is_the_last_event() {
@@ -853,7 +792,6 @@ fn an_appended_virtual_machine_is_the_last_event() {
 /// A reader with the older schema skips the field, and no other field counts it in a way that it misreads.
 #[test]
 fn reader_without_virtual_machines_reads_other_events() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_virtual_machines()).as_slice()).unwrap();
     message.virtual_machine_events.clear();
     let mut known = with_virtual_machines();
@@ -868,7 +806,6 @@ fn reader_without_virtual_machines_reads_other_events() {
 /// A newer writer may know further events that this reader skips.
 #[test]
 fn page_fault_after_the_last_known_event_is_read() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_faults()).as_slice()).unwrap();
     message.fault_events.as_mut().unwrap().before[2] += 9;
     assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, with_faults());
@@ -931,7 +868,6 @@ fn an_origin_of_random_write_back_is_short() {
 /// A reader with the older schema skips the field, and no other field counts it.
 #[test]
 fn reader_without_async_io_reads_other_events() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_async_io()).as_slice()).unwrap();
     message.async_io_events = None;
     assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, with_process_contexts());
@@ -939,7 +875,6 @@ fn reader_without_async_io_reads_other_events() {
 
 #[test]
 fn async_io_after_the_end_is_rejected() {
-    use prost::Message;
     let mut message = message::EventBatch::decode(encode(&with_async_io()).as_slice()).unwrap();
     message.async_io_events.as_mut().unwrap().before[1] = 99;
     let rejected = Malformed::Value { column: "AsyncIoEvents.before", value: 99 };
