@@ -5,11 +5,7 @@
 //!
 //! Each test module begins with its inputs and the independent count that it is compared with.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it observed"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod agent;
 mod aggregator;

@@ -1,11 +1,7 @@
 //! Incremental rebalances: a member that dropped all its records receives those of the partitions
 //! that it kept again, and no record goes to two members.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

@@ -1,11 +1,7 @@
 //! The topic of events, read without blkkin's code: the Java consumer of `wire/examples`, with
 //! Kafka's own client.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

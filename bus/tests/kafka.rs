@@ -1,11 +1,7 @@
 //! Events through a real broker: each is received once and in order, also if the broker is killed
 //! meanwhile.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

@@ -1,11 +1,7 @@
 //! A real broker with TLS, passwords and rights: permitted clients work, and each error has a
 //! reason and a remedy.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

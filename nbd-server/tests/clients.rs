@@ -1,11 +1,7 @@
 //! Real clients: the programs of libnbd and QEMU, and fio. They read what they wrote, the export's
 //! description is correct, and their counts equal the server's system calls.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

@@ -1,10 +1,6 @@
 //! A served block device: a loop device, whose backing file shows what was written. Needs root.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

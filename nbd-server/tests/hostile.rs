@@ -2,11 +2,7 @@
 //! continues, sends nothing outside its file, changes nothing without a valid request, and frees
 //! the resources of each client.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

@@ -2,11 +2,7 @@
 //! with its own RPC key, the thread of every system call on the file has entered the request's
 //! span, and the number of events is small.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 #[path = "../../ust-provider/tests/support/lttng.rs"]
 #[allow(dead_code, reason = "shared with another crate, and used in part")]

@@ -1,11 +1,7 @@
 //! Builds and starts without LTTng: the program has the same functions, starts, and reports the
 //! reason.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it saw"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

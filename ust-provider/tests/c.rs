@@ -1,11 +1,7 @@
 //! C and C++ programs that call every function, under LTTng: babeltrace2 reads the events that they
 //! emitted, field by field.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it saw"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

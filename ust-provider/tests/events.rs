@@ -1,11 +1,7 @@
 //! Events of a crate that depends on blkkin-ust and sets no flag: all are recorded with their
 //! fields, and accounted for.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it saw"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

@@ -1,11 +1,7 @@
 //! The process context as an independent reader decodes it (`programs/read_process.py`), also while
 //! it is updated all the time.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it saw"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

@@ -1,11 +1,7 @@
 //! Published thread contexts with every linker and profile: a reader finds the symbol, and the
 //! right record.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it saw"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

@@ -99,6 +99,11 @@ pub struct TraceFragment {
 }
 
 impl TraceFragment {
+    /// Returns the only fragment of a complete trace without remote links.
+    pub fn whole(trace: TraceId, spans: Vec<Span>) -> TraceFragment {
+        TraceFragment { spans, complete: true, ..TraceFragment::link_only(trace, RemoteLink::None) }
+    }
+
     /// Returns a fragment without spans that only carries a remote link.
     pub fn link_only(trace: TraceId, remote_link: RemoteLink) -> TraceFragment {
         let (kind, complete, sampled) = (FragmentKind::First, false, None);

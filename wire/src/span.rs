@@ -98,3 +98,24 @@ pub struct Span {
     /// Span links.
     pub links: Vec<SpanLink>,
 }
+
+impl Span {
+    /// Returns a span without content, which the caller completes.
+    pub fn bare(trace: TraceId, id: SpanId) -> Span {
+        Span {
+            trace,
+            id,
+            parent: None,
+            name: "".into(),
+            service: "".into(),
+            remote_service: None,
+            kind: SpanKind::Local,
+            start: WallclockNs(0),
+            duration: DurationNs(0),
+            annotations: Vec::new(),
+            tags: Vec::new(),
+            error: None,
+            links: Vec::new(),
+        }
+    }
+}

@@ -1,11 +1,7 @@
 //! External consumers of the topics: `blkkin.proto`, protoc, and the Python consumer in
 //! `examples/`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints why it was skipped"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,7 @@
 //! `cargo xtask demo --cluster` without a terminal: its accounting agrees and no device or mount
 //! remains.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints its reason"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

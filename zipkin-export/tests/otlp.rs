@@ -1,9 +1,5 @@
 //! The exporter against a real OpenTelemetry Collector, by HTTP and by gRPC.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints why it was skipped"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

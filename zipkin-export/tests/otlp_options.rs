@@ -1,10 +1,6 @@
 //! TLS, headers and compression of OTLP requests: a real Collector with a certificate of a private
 //! authority, and servers that check what they receive.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints why it was skipped"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 mod support;
 

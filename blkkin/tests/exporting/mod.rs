@@ -5,9 +5,7 @@ use std::path::Path;
 
 use blkkin_bus::kafka::{Settings, SingleProducer, TRACES};
 use blkkin_wire::clock::{DurationNs, WallclockNs};
-use blkkin_wire::fragment::{
-    FragmentBatch, FragmentKind, FragmentOrigin, Incarnation, Sampled, StageId, TraceFragment,
-};
+use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, Sampled, StageId, TraceFragment};
 use blkkin_wire::ids::{SpanId, TraceId};
 use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
 use blkkin_wire::v1;
@@ -46,13 +44,8 @@ pub(crate) fn fragment(n: u64) -> TraceFragment {
             .collect(),
     };
     TraceFragment {
-        trace,
-        spans: (0..SPANS).map(span).collect(),
-        kind: FragmentKind::First,
-        complete: true,
         sampled: n.is_multiple_of(3).then(|| Sampled { rule: "one in 3".into(), one_in: 3 }),
-        sampled_by_application: false,
-        remote_link: Default::default(),
+        ..TraceFragment::whole(trace, (0..SPANS).map(span).collect())
     }
 }
 

@@ -106,7 +106,7 @@ fn origin(from: &FragmentOrigin) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blkkin_wire::fragment::{FragmentKind, Incarnation, TraceFragment};
+    use blkkin_wire::fragment::{Incarnation, TraceFragment};
     use blkkin_wire::ids::TraceId;
 
     #[test]
@@ -123,15 +123,7 @@ mod tests {
 
     #[test]
     fn skipped_fragments_are_removed_and_the_rest_keeps_its_numbers() {
-        let fragment = |n| TraceFragment {
-            trace: TraceId(n),
-            spans: Vec::new(),
-            kind: FragmentKind::First,
-            complete: true,
-            sampled: None,
-            sampled_by_application: false,
-            remote_link: Default::default(),
-        };
+        let fragment = |n| TraceFragment::whole(TraceId(n), Vec::new());
         let from = FragmentOrigin { stage: StageId::Assemble, partition: 0, incarnation: Incarnation(1) };
         let mut batch =
             FragmentBatch { origin: from, first: 10, fragments: (10..15).map(fragment).collect() };

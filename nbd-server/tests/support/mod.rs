@@ -1,11 +1,7 @@
 //! Test support: a running server, third-party clients, and a client that sends arbitrary bytes.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
 pub(crate) mod client;
 

@@ -9,19 +9,11 @@ use blkkin_wire::span::{Span, SpanKind, SpanLink, TagValue};
 /// Returns a minimal span.
 pub(crate) fn span(trace: u128, id: u64, start: WallclockNs) -> Span {
     Span {
-        trace: TraceId(trace),
-        id: SpanId(id),
-        parent: None,
         name: "pwrite".into(),
         service: "sqlite3".into(),
-        remote_service: None,
-        kind: SpanKind::Local,
         start,
         duration: DurationNs(1500),
-        annotations: Vec::new(),
-        tags: Vec::new(),
-        error: None,
-        links: Vec::new(),
+        ..Span::bare(TraceId(trace), SpanId(id))
     }
 }
 

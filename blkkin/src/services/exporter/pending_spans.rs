@@ -128,37 +128,21 @@ mod tests {
     use blkkin_wire::clock::{DurationNs, WallclockNs};
     use blkkin_wire::fragment::{Incarnation, StageId};
     use blkkin_wire::ids::SpanId;
-    use blkkin_wire::span::SpanKind;
 
     fn span(id: u64, parent: Option<u64>) -> Span {
         Span {
-            trace: TraceId(7),
-            id: SpanId(id),
             parent: parent.map(SpanId),
             name: "fsync".into(),
             service: "db".into(),
-            remote_service: None,
-            kind: SpanKind::Local,
             start: WallclockNs(1),
             duration: DurationNs(1),
-            annotations: Vec::new(),
-            tags: Vec::new(),
-            error: None,
-            links: Vec::new(),
+            ..Span::bare(TraceId(7), SpanId(id))
         }
     }
 
     fn batch() -> FragmentBatch {
         let sampled = Some(Sampled { rule: "slow".into(), one_in: 10 });
-        let piece = |spans, sampled| TraceFragment {
-            trace: TraceId(7),
-            spans,
-            kind: FragmentKind::First,
-            complete: true,
-            sampled,
-            sampled_by_application: false,
-            remote_link: RemoteLink::None,
-        };
+        let piece = |spans, sampled| TraceFragment { sampled, ..TraceFragment::whole(TraceId(7), spans) };
         let from = FragmentOrigin { stage: StageId::Assemble, partition: 3, incarnation: Incarnation(0xab) };
         let fragments = vec![
             piece(vec![span(1, Some(2)), span(2, None)], sampled),

@@ -155,43 +155,21 @@ impl RecordBatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blkkin_wire::clock::{DurationNs, WallclockNs};
-    use blkkin_wire::fragment::{FragmentKind, Incarnation, StageId};
+
+    use blkkin_wire::fragment::{Incarnation, StageId};
     use blkkin_wire::ids::{SpanId, TraceId};
-    use blkkin_wire::remote_link::RemoteLink;
-    use blkkin_wire::span::{Span, SpanKind};
+
+    use blkkin_wire::span::Span;
     use blkkin_wire::v1;
 
     const BYTES_MAX: usize = 1_000_000;
 
     fn fragment(n: u64) -> TraceFragment {
-        TraceFragment {
-            trace: TraceId(n.into()),
-            spans: Vec::new(),
-            kind: FragmentKind::First,
-            complete: true,
-            sampled: None,
-            sampled_by_application: false,
-            remote_link: RemoteLink::None,
-        }
+        TraceFragment::whole(TraceId(n.into()), Vec::new())
     }
 
     fn span(name: String) -> Span {
-        Span {
-            trace: TraceId(1),
-            id: SpanId(1),
-            parent: None,
-            name: name.into(),
-            service: "a".into(),
-            remote_service: None,
-            kind: SpanKind::Local,
-            start: WallclockNs(0),
-            duration: DurationNs(0),
-            annotations: Vec::new(),
-            tags: Vec::new(),
-            error: None,
-            links: Vec::new(),
-        }
+        Span { name: name.into(), service: "a".into(), ..Span::bare(TraceId(1), SpanId(1)) }
     }
 
     #[test]

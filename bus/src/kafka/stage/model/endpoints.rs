@@ -14,11 +14,11 @@ use std::time::Duration;
 use blkkin_aggregator::stage::assemble::{AssembleStage, AssembleStageConfig};
 use blkkin_aggregator::stage::link::{LinkStage, LinkStageConfig};
 use blkkin_aggregator::stage::sampling::SamplingRules;
-use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
+use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs};
 use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId, TraceFragment};
 use blkkin_wire::ids::{BootId, NodeId, Source, SpanId, StartEpoch, TraceId};
 use blkkin_wire::remote_link::{LinkEndpoint, NodeClock, RemoteLink, RpcEndpointEvent, RpcKey, RpcSide};
-use blkkin_wire::span::{Span, SpanKind};
+use blkkin_wire::span::Span;
 use blkkin_wire::v1;
 
 use super::super::runner::RunnerConfig;
@@ -58,21 +58,7 @@ fn endpoint(side: RpcSide) -> RemoteLink {
 }
 
 fn span(trace: TraceId, id: SpanId) -> Span {
-    Span {
-        trace,
-        id,
-        parent: None,
-        name: "pread64".into(),
-        service: "a".into(),
-        remote_service: None,
-        kind: SpanKind::Local,
-        start: WallclockNs(0),
-        duration: DurationNs(1),
-        annotations: Vec::new(),
-        tags: Vec::new(),
-        error: None,
-        links: Vec::new(),
-    }
+    Span { name: "pread64".into(), service: "a".into(), duration: DurationNs(1), ..Span::bare(trace, id) }
 }
 
 /// Returns a record of the join partition of one node, its first in that output partition.

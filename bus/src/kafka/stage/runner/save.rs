@@ -203,10 +203,10 @@ mod tests {
     use super::super::super::output::Output;
     use super::*;
     use blkkin_wire::clock::{DurationNs, WallclockNs};
-    use blkkin_wire::fragment::{FragmentKind, Incarnation, StageId};
+    use blkkin_wire::fragment::{Incarnation, StageId};
     use blkkin_wire::ids::{SpanId, TraceId};
-    use blkkin_wire::remote_link::RemoteLink;
-    use blkkin_wire::span::{Span, SpanKind, TagValue};
+
+    use blkkin_wire::span::{Span, TagValue};
     use blkkin_wire::stage::{InputRecord, StageOutput};
 
     /// A stage without a state, for the runner's own part.
@@ -272,30 +272,15 @@ mod tests {
     #[test]
     fn an_oversize_fragment_is_split_into_records_that_fit() {
         let span = |n: u64| Span {
-            trace: TraceId(7),
-            id: SpanId(n + 1),
-            parent: None,
             name: "pwrite64".into(),
             service: "db".into(),
-            remote_service: None,
-            kind: SpanKind::Local,
             start: WallclockNs(1),
             duration: DurationNs(1),
-            annotations: Vec::new(),
             tags: vec![("file.path".into(), TagValue::Text(format!("{n:05}").repeat(200).into()))],
-            error: None,
-            links: Vec::new(),
+            ..Span::bare(TraceId(7), SpanId(n + 1))
         };
         let spans: Vec<Span> = (0..20).map(span).collect();
-        let fragment = TraceFragment {
-            trace: TraceId(7),
-            spans,
-            kind: FragmentKind::First,
-            complete: true,
-            sampled: None,
-            sampled_by_application: false,
-            remote_link: RemoteLink::None,
-        };
+        let fragment = TraceFragment::whole(TraceId(7), spans);
         let from = FragmentOrigin { stage: StageId::Join, partition: 0, incarnation: Incarnation(1) };
         let parts = split_fragment(from, 9, fragment.clone(), 3_000);
         assert!(parts.iter().all(|part| part.len() <= 3_000));
