@@ -155,8 +155,7 @@ fn events_of_a_guest_have_the_key_of_its_host() {
         found += 1;
     }
     assert!(sent > 1, "{sent}");
-    let refused = common::run(&["agent", "--brokers", &settings.brokers, "--domain", "host"]);
-    assert_eq!(refused.code, Some(2), "{refused:?}");
+    let refused = common::run(&["agent", "--brokers", &settings.brokers, "--domain", "host"]).expect_code(2);
     assert!(refused.stderr.contains("bad machine id `host`"), "{refused:?}");
 }
 
@@ -247,11 +246,8 @@ fn without_a_cluster_the_agent_reports_the_lost_events_at_exit() {
 #[test]
 fn arguments_that_do_not_apply_to_an_agent_are_refused() {
     needs!();
-    let refused = |args: &[&str]| {
-        let run = common::run(&[&["agent", "--brokers", "h:1"], args].concat());
-        assert_eq!(run.code, Some(2), "{run:?}");
-        run.stderr
-    };
+    let refused =
+        |args: &[&str]| common::run(&[&["agent", "--brokers", "h:1"], args].concat()).expect_code(2).stderr;
     assert!(refused(&["--path", "/"]).contains("--path '/' matches every file"));
     assert!(refused(&["--set", "ssl"]).contains("NAME=VALUE"));
 }

@@ -315,9 +315,7 @@ fn assert_dead_letter(settings: &Settings) {
 #[test]
 fn arguments_that_make_no_rule_are_refused() {
     let refused = |args: &[&str]| {
-        let run = common::run(&[&["aggregator", "--brokers", "h:1"], args].concat());
-        assert_eq!(run.code, Some(2), "{run:?}");
-        run.stderr
+        common::run(&[&["aggregator", "--brokers", "h:1"], args].concat()).expect_code(2).stderr
     };
     assert!(refused(&["--sample", "0.5"]).contains("bad share"));
     assert!(refused(&["--errors"]).contains("--sample 1/100"));

@@ -63,8 +63,7 @@ fn run(publisher: &Path, disk: &Disk, zipkin: &Zipkin, collector: &Collector) ->
     let address = address.trim_start_matches("http://");
     let (publisher, file) = (publisher.display().to_string(), file.display().to_string());
     args.extend(["--", "env", "BLKKIN_UST=0", &publisher, "shop", &file, address, &otlp]);
-    let run = common::run(&args);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = common::run(&args).expect_code(0);
     let sent = run.stderr.lines().find_map(|line| {
         let (count, _) = line.strip_prefix("blkkin: ")?.split_once(" spans sent to zipkin=")?;
         count.parse().ok()

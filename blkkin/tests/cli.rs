@@ -145,8 +145,7 @@ fn help_fits_80_columns_and_goes_to_stdout() {
 
 #[test]
 fn doctor_without_privilege_has_a_verdict_for_each_probe() {
-    let doctor = run_unprivileged(&["doctor"]);
-    assert_eq!(doctor.code, Some(1), "{doctor:?}");
+    let doctor = run_unprivileged(&["doctor"]).expect_code(1);
     assert!(doctor.stderr.is_empty(), "{doctor:?}");
     for args in
         ["fails    privileges", "CAP_BPF", "try: sudo", "call_enter", "request_complete", "140-165 ns"]

@@ -75,8 +75,7 @@ fn an_unknown_key_is_reported_with_a_suggestion() {
         ("exporter", "metric", "metrics"),
         ("exporter", "groups", "group"),
     ] {
-        let run = run(service, &format!("{key} = 'x'\n"), &[]);
-        assert_eq!(run.code, Some(2), "{run:?}");
+        let run = run(service, &format!("{key} = 'x'\n"), &[]).expect_code(2);
         let names = [format!("unknown key `{key}` in "), format!("`{suggestion}` is the nearest")];
         assert!(names.iter().all(|name| run.stderr.contains(name)), "{run:?}");
     }
@@ -88,8 +87,7 @@ fn each_example_is_accepted_unchanged_and_with_every_option_uncommented() {
     needs!();
     for file in [example, |service: &str| uncommented(&example(service))] {
         for service in &SERVICES[1..] {
-            let run = run(service, &file(service), &["--metrics", FOREIGN_ADDRESS]);
-            assert_eq!(run.code, Some(125), "{run:?}");
+            let run = run(service, &file(service), &["--metrics", FOREIGN_ADDRESS]).expect_code(125);
             assert!(run.stderr.contains(&format!("cannot serve metrics at {FOREIGN_ADDRESS}")), "{run:?}");
         }
         // The last argument is refused after all the keys were read.

@@ -88,8 +88,7 @@ fn the_report_shows_what_was_dropped() {
     let mut args = vec!["run", "--ring-size", "4K", &json, "--"];
     let command = fio.args();
     args.extend(command.iter().map(String::as_str));
-    let run = common::run(&args);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = common::run(&args).expect_code(0);
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
     let losses = &report["losses"];
     let number = |name: &str| losses[name].as_u64().unwrap();

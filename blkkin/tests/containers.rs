@@ -74,8 +74,7 @@ fn each_call_is_a_child_of_the_daemon_span_of_its_own_namespace() {
     command.env("H", folder.path()).env("SERVER", server);
     command.env("REQUESTS", REQUESTS.to_string());
     let namespace = or_skip!(LttngNamespace::new());
-    let run = Run::from(namespace.enter(&command).output().unwrap());
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = Run::from(namespace.enter(&command).output().unwrap()).expect_code(0);
     // All servers had the same process id, each in its own namespace.
     let pids = SERVERS.map(|name| fs::read_to_string(folder.path().join(format!("{name}.pid"))).unwrap());
     let number = pids[0].trim();

@@ -99,8 +99,8 @@ fn assert_each_call_has_its_request_as_parent(context: Context, options: &str, r
     or_skip!(server());
     let home = home();
     let by = if context == Context::Off { "env BLKKIN_UST_CONTEXT=0" } else { "" };
-    let run = trace_started_by(home.path(), by, options, &format!("{}; kill $P; wait $P", fio(requests)));
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = trace_started_by(home.path(), by, options, &format!("{}; kill $P; wait $P", fio(requests)))
+        .expect_code(0);
     assert_eq!(requests_by_fio(home.path()), CONNECTIONS * requests);
     let spans = spans(home.path());
     let (daemon_spans, children) = spans_and_calls(&spans);

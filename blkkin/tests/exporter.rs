@@ -158,13 +158,11 @@ fn a_replay_restores_the_spans_of_a_restarted_zipkin() {
     assert!(in_zipkin(&zipkin, &[fragment(0).trace]).is_empty(), "Zipkin lost its memory");
     let replay =
         || common::run(&["exporter", "replay", "--from", "-1h", "--brokers", &settings.brokers, "--to", &to]);
-    let refused = replay();
-    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let refused = replay().expect_code(1);
     assert!(refused.stderr.contains("it has members"), "{}", refused.stderr);
     let log = exporter.finish_without_error();
     assert!(log.contains("answers again after"), "{log}");
-    let done = replay();
-    assert_eq!(done.code, Some(0), "{done:?}");
+    let done = replay().expect_code(0);
     assert!(done.stderr.contains("2 records of 4 partitions will be delivered again"), "{}", done.stderr);
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
     assert_all_in_zipkin(&zipkin, || (0..60).map(fragment).collect(), &exporter);
@@ -331,9 +329,7 @@ fn an_unreachable_destination_does_not_hold_up_the_others() {
 #[test]
 fn errors_name_the_remedy() {
     let refused = |args: &[&str]| {
-        let run = common::run(&[&["exporter", "--brokers", "127.0.0.1:1"], args].concat());
-        assert_eq!(run.code, Some(2), "{run:?}");
-        run.stderr
+        common::run(&[&["exporter", "--brokers", "127.0.0.1:1"], args].concat()).expect_code(2).stderr
     };
     assert!(refused(&["--to", "mysql=x"]).contains("unknown kind of destination"));
     assert!(refused(&["--to", "zipkin=localhost:9411"]).contains("write http://localhost:9411"));
@@ -372,9 +368,7 @@ fn the_older_of_two_exporters_with_one_name_is_fenced() {
 
 fn refused_setting() -> String {
     let args = ["exporter", "--brokers", "127.0.0.1:1", "--to", "otlp=http://h", "--set", "sasl.pasword=x"];
-    let run = common::run(&args);
-    assert_eq!(run.code, Some(2), "{run:?}");
-    run.stderr
+    common::run(&args).expect_code(2).stderr
 }
 
 #[test]

@@ -117,8 +117,7 @@ fn the_report_names_a_lock() {
     assert!(eventually(|| has_waiter(&file.0)), "the program does not wait for the lock");
     std::thread::sleep(Duration::from_millis(HELD_MS));
     drop(held);
-    let run = Run::from(run.wait_with_output().unwrap());
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = Run::from(run.wait_with_output().unwrap()).expect_code(0);
     let report: Value = serde_json::from_str(&fs::read_to_string(&report.0).unwrap()).unwrap();
     let row = |table: &str, key: &str, name: &str| {
         report[table].as_array().unwrap().iter().find(|row| row[key] == name).cloned().unwrap()

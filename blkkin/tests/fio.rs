@@ -119,8 +119,7 @@ fn reports(fio: &Fio<'_>, disk: &Disk) -> (Value, Value, Statistics) {
     let mut args = vec!["run", &json, "--path", path, "--"];
     let command = fio.args();
     args.extend(command.iter().map(String::as_str));
-    let run = common::run(&args);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    common::run(&args).expect_code(0);
     std::fs::File::open(fio.target).unwrap().sync_all().unwrap();
     let counted = disk.statistics().since(before);
     let run = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();

@@ -36,8 +36,7 @@ fn assert_diagnosis_names(layer: &str) {
     let mut args = vec!["run", "--syscall", "pread64", "--"];
     let command = fio.args();
     args.extend(command.iter().map(String::as_str));
-    let run = common::run(&args);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = common::run(&args).expect_code(0);
     let sentences: Vec<&str> = run
         .stderr
         .lines()

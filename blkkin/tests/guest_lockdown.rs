@@ -39,8 +39,7 @@ fn a_trace_is_also_refused_where_securityfs_is_hidden() {
 fn doctor_reports_the_lockdown_and_tries_no_probe() {
     needs_guest!();
     assert_locked_down();
-    let run = run(&["doctor", "--json"]);
-    assert_eq!(run.code, Some(1), "{run:?}");
+    let run = run(&["doctor", "--json"]).expect_code(1);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(report["works"], false);
     let check =

@@ -23,8 +23,7 @@ fn a_trace_is_refused_with_one_error_and_the_command_does_not_run() {
 #[test]
 fn doctor_names_what_the_kernel_lacks() {
     needs_guest!();
-    let run = run(&["doctor", "--json"]);
-    assert_eq!(run.code, Some(1), "{run:?}");
+    let run = run(&["doctor", "--json"]).expect_code(1);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(report["works"], false);
     let kernel = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "kernel").unwrap();

@@ -61,8 +61,8 @@ fn events_through_kafka_become_the_same_spans_as_events_joined_in_process() {
     let exporter = exporting::start(&settings, folder.path(), &["--to", &to]);
     exporter.wait_for_output("exporting ", Duration::from_secs(60));
     let run =
-        common::run(&["agent", "--brokers", &settings.brokers, "--replay", recording.to_str().unwrap()]);
-    assert_eq!(run.code, Some(0), "{run:?}");
+        common::run(&["agent", "--brokers", &settings.brokers, "--replay", recording.to_str().unwrap()])
+            .expect_code(0);
 
     let all = eventually(|| {
         std::thread::sleep(std::time::Duration::from_millis(200));

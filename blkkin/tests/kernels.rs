@@ -32,8 +32,7 @@ const WRITE_BACK: &str = "write back file";
 #[test]
 fn doctor_finds_every_probe_at_work() {
     needs!();
-    let run = common::run(&["doctor", "--json"]);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = common::run(&["doctor", "--json"]).expect_code(0);
     let output: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(output["works"], true, "{output:#}");
     for check in output["checks"].as_array().unwrap() {
@@ -139,8 +138,7 @@ fn trace(kind: &str, file: &Path, disk: &Disk) -> Traced {
             .map(str::to_owned)
             .to_vec();
     args.extend(fio(file, &account));
-    let run = common::run(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    assert_eq!(run.code, Some(0), "{run:?}");
+    common::run(&args.iter().map(String::as_str).collect::<Vec<_>>()).expect_code(0);
     let read = |path: &Path| fs::read_to_string(path).unwrap();
     let output = read(&account);
     Traced {

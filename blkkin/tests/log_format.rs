@@ -17,8 +17,7 @@ fn exporter(options: &[&str]) -> common::Run {
 
 #[test]
 fn json_lines_have_the_level_the_message_and_its_fields() {
-    let run = exporter(&["--log-format", "json"]);
-    assert_eq!(run.code, Some(125), "{run:?}");
+    let run = exporter(&["--log-format", "json"]).expect_code(125);
     let lines: Vec<Value> = run.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let error = lines.last().unwrap();
     assert_eq!(error["level"], "ERROR", "{error}");
@@ -38,7 +37,6 @@ fn text_is_the_default() {
 
 #[test]
 fn an_unknown_format_is_refused() {
-    let run = exporter(&["--log-format", "xml"]);
-    assert_eq!(run.code, Some(2), "{run:?}");
+    let run = exporter(&["--log-format", "xml"]).expect_code(2);
     assert!(run.stderr.contains("invalid value 'xml' for '--log-format <FORMAT>'"), "{run:?}");
 }

@@ -132,8 +132,7 @@ fn an_unprivileged_user_receives_events_through_the_session_daemon_of_root() {
     command.args(["--net", "bash", "-c", UNPRIVILEGED]);
     command.env("H", home.path()).env("OTHER", OTHER.to_string()).env("SERVE", serve("$H/server", ""));
     command.env("BLKKIN", common::blkkin(&[]).get_program());
-    let run = Run::from(command.output().unwrap());
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = Run::from(command.output().unwrap()).expect_code(0);
     assert_eq!(reads(home.path()), REQUESTS, "{}", run.stderr);
 }
 
@@ -176,8 +175,7 @@ fn a_user_cannot_name_the_thread_of_another_user() {
     let home = home();
     compile("spans.c", &home.path().join("spans"), &["-llttng-ust", "-ldl"]);
     compile("reads.c", &home.path().join("reads"), &[]);
-    let run = run(home.path(), FORGE);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = run(home.path(), FORGE).expect_code(0);
     let written = |name: &str| fs::read_to_string(home.path().join(name)).unwrap().trim().to_owned();
     let (victim, disk) = (written("victim"), home.path().join("disk").display().to_string());
     let spans = spans(home.path());

@@ -163,8 +163,7 @@ fn the_slowest_operations_are_trees_of_one_request_each() {
     let home = home();
     let listen = format!("--unix {}/socket", home.path().display());
     let json = format!("--json={}/report.json", home.path().display());
-    let run = trace(home.path(), &[&json, "--slowest", "200"], &listen, &fio("randread", 1_000));
-    assert_eq!(run.code, Some(0), "{run:?}");
+    trace(home.path(), &[&json, "--slowest", "200"], &listen, &fio("randread", 1_000)).expect_code(0);
     let report = fs::read(home.path().join("report.json")).unwrap();
     let report: Value = serde_json::from_slice(&report).unwrap();
     let trees = report["slowest_operations"].as_array().unwrap();
@@ -208,8 +207,8 @@ fn assert_fio_linked(options: &[&str], listen: &str, rw: &str, requests: u64) {
     or_skip!(server());
     let home = home();
     let run =
-        trace(home.path(), options, &listen.replace("$H", home.path().to_str().unwrap()), &fio(rw, requests));
-    assert_eq!(run.code, Some(0), "{run:?}");
+        trace(home.path(), options, &listen.replace("$H", home.path().to_str().unwrap()), &fio(rw, requests))
+            .expect_code(0);
     let spans = spans(home.path());
     let (name, call) = if rw == "randread" { ("nbd read", "pread64") } else { ("nbd write", "pwrite64") };
     let [clients, servers] = ends(&spans, name);
@@ -266,8 +265,7 @@ fn the_untyped_attach_kind_links_the_same() {
 fn assert_copy_linked(script: &str, service: &str) {
     let home = home();
     let listen = format!("--unix {}/socket", home.path().display());
-    let run = trace(home.path(), &[], &listen, script);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = trace(home.path(), &[], &listen, script).expect_code(0);
     let spans = spans(home.path());
     let count = assert_each_request_has_its_server_span(&spans, "nbd read", "pread64", 0);
     let [clients, _] = ends(&spans, "nbd read");
@@ -340,8 +338,7 @@ fn data_that_only_looks_like_requests_has_no_server_span() {
         "--exact",
         "nbd_clients::unrelated_program",
     ];
-    let run = Run::from(common::blkkin(&args).env(UNRELATED, home.path()).output().unwrap());
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = Run::from(common::blkkin(&args).env(UNRELATED, home.path()).output().unwrap()).expect_code(0);
     let spans = spans(home.path());
     let [clients, servers] = ends(&spans, "nbd read");
     let [one] = clients[..] else { panic!("{clients:?}") };
@@ -362,8 +359,7 @@ fn data_that_only_looks_like_requests_has_no_server_span() {
 #[test]
 fn function_attach_kinds_are_refused_with_the_alternatives() {
     needs!();
-    let run = common::run(&["run", "--nbd", "--attach", "kprobe", "--", "true"]);
-    assert_eq!(run.code, Some(125), "{run:?}");
+    let run = common::run(&["run", "--nbd", "--attach", "kprobe", "--", "true"]).expect_code(125);
     assert!(run.stderr.contains("tp_btf, raw_tp"), "{}", run.stderr);
 }
 
@@ -375,8 +371,7 @@ fn without_the_option_no_nbd_request_is_recorded() {
     let program = std::env::current_exe().unwrap();
     let args =
         ["run", "--to", &to, "--", program.to_str().unwrap(), "--exact", "nbd_clients::unrelated_program"];
-    let run = Run::from(common::blkkin(&args).env(UNRELATED, home.path()).output().unwrap());
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = Run::from(common::blkkin(&args).env(UNRELATED, home.path()).output().unwrap()).expect_code(0);
     assert!(!run.stderr.contains("nbd:"), "{}", run.stderr);
     let spans = spans(home.path());
     assert!(spans.iter().all(|span| !word(span, "name").starts_with("nbd ")), "{spans:?}");

@@ -26,8 +26,7 @@ fn a_trace_is_refused_with_one_error_and_the_command_does_not_run() {
 #[test]
 fn doctor_reports_the_missing_types_and_tries_no_probe() {
     needs!("unshare", "mount");
-    let run = without_types(&["doctor", "--json"]);
-    assert_eq!(run.code, Some(1), "{run:?}");
+    let run = without_types(&["doctor", "--json"]).expect_code(1);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(report["works"], false);
     let types = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "type information");

@@ -50,8 +50,8 @@ fn processes_left_running_are_reported_in_text_but_not_in_json() {
 #[test]
 fn drops_of_a_small_ring_are_counted_and_nothing_unknown_is_reported() {
     needs!();
-    let run = run(&["run", "--ring-size", "4K", "--", "find", "/usr/share", "-name", "nothing"]);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run =
+        run(&["run", "--ring-size", "4K", "--", "find", "/usr/share", "-name", "nothing"]).expect_code(0);
     assert!(run.stderr.contains("dropped (ring full)"), "{run:?}");
     assert!(!run.stderr.contains("still running"), "its exit event was lost, so this is unknown: {run:?}");
 }
@@ -71,8 +71,7 @@ fn json_and_spans_go_to_the_given_files() {
     let folder = tempfile::tempdir().unwrap();
     let (report, spans) = (folder.path().join("report.json"), folder.path().join("spans.json"));
     let (json, to) = (format!("--json={}", report.display()), format!("zipkin={}", spans.display()));
-    let run = run(&["run", &json, "--to", &to, "--", "cat", "/etc/hostname"]);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = run(&["run", &json, "--to", &to, "--", "cat", "/etc/hostname"]).expect_code(0);
     let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
     let spans: Vec<Value> = serde_json::from_str(&fs::read_to_string(spans).unwrap()).unwrap();
     let calls = report["totals"]["calls"].as_u64().unwrap();
@@ -87,8 +86,7 @@ fn detail_2_has_every_argument() {
     let folder = tempfile::tempdir().unwrap();
     let spans = folder.path().join("spans.json");
     let to = format!("zipkin={}", spans.display());
-    let run = run(&["run", "--detail", "2", "--syscall", "close", "--to", &to, "--", "true"]);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    run(&["run", "--detail", "2", "--syscall", "close", "--to", &to, "--", "true"]).expect_code(0);
     let spans: Vec<Value> = serde_json::from_str(&fs::read_to_string(spans).unwrap()).unwrap();
     // Its pages may come from the disk, so there can be spans of bios.
     let calls: Vec<&Value> = spans.iter().filter(|span| span["name"] == "close").collect();
@@ -123,11 +121,9 @@ fn no_report_prints_nothing() {
 #[test]
 fn a_full_disk_is_reported_and_the_status_is_the_commands() {
     needs!();
-    let run = run(&["run", "--json=/dev/full", "--", "sh", "-c", "exit 3"]);
-    assert_eq!(run.code, Some(3), "{run:?}");
+    let run = run(&["run", "--json=/dev/full", "--", "sh", "-c", "exit 3"]).expect_code(3);
     assert!(run.stderr.contains("blkkin: cannot write /dev/full"), "{run:?}");
-    let trace = common::run(&["trace", "--for", "1ms", "--json=/dev/full"]);
-    assert_eq!(trace.code, Some(1), "{trace:?}");
+    common::run(&["trace", "--for", "1ms", "--json=/dev/full"]).expect_code(1);
 }
 
 #[test]
@@ -135,8 +131,8 @@ fn an_unreachable_server_is_reported_and_the_status_is_the_commands() {
     needs!();
     // A port that was free a moment ago, without a listener.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let run = run(&["run", "--to", &format!("zipkin=http://127.0.0.1:{port}"), "--", "sh", "-c", "exit 3"]);
-    assert_eq!(run.code, Some(3), "{run:?}");
+    let run = run(&["run", "--to", &format!("zipkin=http://127.0.0.1:{port}"), "--", "sh", "-c", "exit 3"])
+        .expect_code(3);
     assert!(run.stderr.contains("spans were not delivered to zipkin=http://127.0.0.1"), "{run:?}");
     assert!(run.stderr.contains("blkkin: waiting up to 10 s for zipkin=http://127.0.0.1"), "{run:?}");
     assert!(run.stderr.contains("spans not exported"), "the report counts them: {run:?}");

@@ -144,8 +144,8 @@ fn each_read_of_a_table_is_a_child_of_its_query() {
         .collect();
     let waits: String = (0..CLIENTS).map(|client| format!("wait $P{client}; ")).collect();
     let reset = "$PSQL -Atc 'select pg_stat_statements_reset()' >reset; ";
-    let run = cluster.trace(&format!("{reset}{clients}{waits}$PSQL -Atc \"{counted}\" >counted"));
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run =
+        cluster.trace(&format!("{reset}{clients}{waits}$PSQL -Atc \"{counted}\" >counted")).expect_code(0);
     let queries = TABLES * ROUNDS;
     assert_eq!(fs::read_to_string(cluster.path("counted")).unwrap().trim(), queries.to_string());
     let spans = cluster.spans();
@@ -228,8 +228,7 @@ fn a_query_in_several_messages_is_one_span() {
     let bench = format!(
         "$U {bin}/pgbench -h {socket} -n -M extended -c {CLIENTS} -t {TRANSACTIONS} -f one.sql postgres >bench"
     );
-    let run = cluster.trace(&bench);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = cluster.trace(&bench).expect_code(0);
     let output = fs::read_to_string(cluster.path("bench")).unwrap();
     let transactions = CLIENTS * TRANSACTIONS;
     assert!(output.contains(&format!("actually processed: {transactions}/{transactions}\n")), "{output}");

@@ -94,8 +94,7 @@ impl Traced {
         let work = WORK.replace("PUTS", &PUTS.to_string()).replace("DB", database.to_str().unwrap());
         let work = work.replace("OUT", output.to_str().unwrap());
         let (json, to) = (format!("--json={}", report.display()), format!("zipkin={}", spans_file.display()));
-        let run = common::run(&["run", &json, "--to", &to, "--", "sh", "-c", &work]);
-        assert_eq!(run.code, Some(0), "{run:?}");
+        common::run(&["run", &json, "--to", &to, "--", "sh", "-c", &work]).expect_code(0);
         let mut traced = Traced {
             report: serde_json::from_slice(&fs::read(&report).unwrap()).unwrap(),
             statistics: fs::read_to_string(&output).unwrap(),

@@ -143,8 +143,7 @@ fn the_second_ctrl_c_exits_at_once_and_kills_nothing() {
 #[test]
 fn trace_ends_after_the_given_time() {
     needs!();
-    let run = common::run(&["trace", "--for", "1ms"]);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = common::run(&["trace", "--for", "1ms"]).expect_code(0);
     assert!(run.stdout.contains("lost"), "{run:?}");
 }
 

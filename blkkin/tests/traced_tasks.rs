@@ -146,8 +146,8 @@ fn run_counts_all_children_of_a_script() {
     let script = format!("{} wait", format!("cat {} & ", wanted.display()).repeat(CHILDREN));
     let report = folder.path().join("report.json");
     let json = format!("--json={}", report.display());
-    let run = common::run(&["run", &json, "--path", wanted.to_str().unwrap(), "--", "sh", "-c", &script]);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    common::run(&["run", &json, "--path", wanted.to_str().unwrap(), "--", "sh", "-c", &script])
+        .expect_code(0);
     let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
     let opens = report["calls"].as_array().unwrap().iter().find(|row| row["call"] == "openat").unwrap();
     assert_eq!(opens["count"], CHILDREN, "{opens:#}");

@@ -109,8 +109,7 @@ fn each_call_is_a_child_of_its_threads_last_event() {
     needs!("gcc");
     const TURNS: u64 = 5_000;
     let home = home();
-    let run = trace(home.path(), &[], TURNS, "");
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = trace(home.path(), &[], TURNS, "").expect_code(0);
     // The program saw that its probes are enabled, and worked as usual.
     assert!(run.stdout.contains("1 0\n"), "{}", run.stdout);
     assert!(
@@ -133,8 +132,7 @@ fn lost_events_are_counted_and_no_parent_is_wrong() {
     let home = home();
     // A ring of 256 KiB has room for 300 turns of about 840 B: for the first hundred of a cycle,
     // but not for the rest.
-    let run = trace(home.path(), &["--ring-size", "256K"], TURNS, "2000");
-    assert_eq!(run.code, Some(0), "{run:?}");
+    let run = trace(home.path(), &["--ring-size", "256K"], TURNS, "2000").expect_code(0);
     let lost = summary_count(&run, "events were lost");
     assert!(lost > 0, "{}", run.stderr);
     assert_eq!(summary_count(&run, "events") + lost, 2 * TURNS, "{}", run.stderr);

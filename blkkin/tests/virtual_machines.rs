@@ -293,9 +293,8 @@ fn one_of_two_virtual_machines_is_traced_by_its_name() {
     let script = machines.each_ref().map(|(_, _, address)| format!("qemu-io -f raw{writes} '{address}'"));
     let report = folder.join("report.json");
     let (json, path) = (format!("--json={}", report.display()), format!("{}/**/disk.img", folder.display()));
-    let run =
-        common::run(&["run", "--vm", "web", "--path", &path, &json, "--", "sh", "-c", &script.join(" && ")]);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    common::run(&["run", "--vm", "web", "--path", &path, &json, "--", "sh", "-c", &script.join(" && ")])
+        .expect_code(0);
     let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
     let files = report["files"]["slowest"].as_array().unwrap().iter();
     let files = files.map(|file| {

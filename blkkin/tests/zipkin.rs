@@ -51,8 +51,7 @@ fn trace_run(disk: &Disk, file: &Path, server: &Zipkin) -> Vec<Value> {
     let mut round = 0;
     let trace_run = || {
         round += 1;
-        let run = trace_once(disk, &format!("{round}.db"), file, server);
-        assert_eq!(run.code, Some(0), "{run:?}");
+        let run = trace_once(disk, &format!("{round}.db"), file, server).expect_code(0);
         assert_eq!(run.stderr.matches("spans sent to").count(), 2, "{run:?}");
         all.extend(serde_json::from_slice::<Vec<Value>>(&fs::read(file).unwrap()).unwrap());
         run

@@ -89,6 +89,13 @@ impl From<Output> for Run {
 }
 
 impl Run {
+    /// Returns the run. Asserts its exit code.
+    #[track_caller]
+    pub(crate) fn expect_code(self, code: i32) -> Run {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self
+    }
+
     /// Asserts one error of three parts, and its exit code.
     #[track_caller]
     pub(crate) fn assert_refused(&self, code: i32, problem: &str, remedy: &str) {
