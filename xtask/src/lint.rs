@@ -144,19 +144,8 @@ fn cargo_deny(workspace: &Workspace) -> Result<PathBuf> {
         "  building cargo-deny {DENY_VERSION} into target/toolchain: checks licences and sources (about a minute, once)"
     );
     let scratch = prefix.join("build-deny");
-    let mut command = workspace.cargo();
-    command.args([
-        "install",
-        "--quiet",
-        "--locked",
-        "--force",
-        "--debug",
-        "cargo-deny",
-        "--version",
-        DENY_VERSION,
-    ]);
-    command.arg("--root").arg(&prefix).arg("--target-dir").arg(&scratch).env("CARGO_PROFILE_DEV_DEBUG", "0");
-    shell::run(&mut command).context("cannot build cargo-deny")?;
+    shell::run(&mut workspace.cargo_install("cargo-deny", DENY_VERSION, &prefix, &scratch))
+        .context("cannot build cargo-deny")?;
     std::fs::remove_dir_all(&scratch).with_context(|| format!("cannot remove {}", scratch.display()))?;
     Ok(program)
 }

@@ -65,6 +65,14 @@ impl Workspace {
         command.current_dir(&self.root);
         command
     }
+
+    /// Prepares `cargo install` of a tool's version into `prefix`, without optimisation and debug information.
+    pub(crate) fn cargo_install(&self, tool: &str, version: &str, prefix: &Path, target: &Path) -> Command {
+        let mut command = self.cargo();
+        command.args(["install", "--quiet", "--locked", "--force", "--debug", tool, "--version", version]);
+        command.arg("--root").arg(prefix).arg("--target-dir").arg(target).env("CARGO_PROFILE_DEV_DEBUG", "0");
+        command
+    }
 }
 
 fn cargo() -> OsString {

@@ -9,6 +9,7 @@
 
 pub(crate) mod child;
 pub(crate) mod secure;
+mod single_broker;
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -150,20 +151,13 @@ impl Broker {
 }
 
 fn properties(port: u16, controller: u16, data: &Path, guard: Option<&Guard>) -> String {
-    let (data, listeners) = (data.display(), guard.map(Guard::listeners).unwrap_or_default());
+    let listeners = guard.map(Guard::listeners).unwrap_or_default();
     let guarded = match guard {
         Some(guard) => guard.properties(port),
         None => format!("advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n"),
     };
-    format!(
-        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
-         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}\n\
-         {guarded}controller.listener.names=CONTROLLER\n\
-         log.dirs={data}\nauto.create.topics.enable=false\noffsets.topic.replication.factor=1\n\
-         transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n\
-         share.coordinator.state.topic.replication.factor=1\nshare.coordinator.state.topic.min.isr=1\n\
-         group.initial.rebalance.delay.ms=0\nbroker.session.timeout.ms=1500\nbroker.heartbeat.interval.ms=300\n"
-    )
+    let common = single_broker::properties(port, controller, data, &listeners);
+    format!("{common}{guarded}broker.session.timeout.ms=1500\nbroker.heartbeat.interval.ms=300\n")
 }
 
 fn free_ports<const N: usize>() -> Result<[u16; N], String> {

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Process, free_ports};
+use super::{Process, free_ports, single_broker};
 use crate::setup;
 use crate::shell;
 use crate::workspace::Workspace;
@@ -31,8 +31,9 @@ impl Kafka {
         fs::create_dir_all(&data).with_context(|| format!("cannot make {}", data.display()))?;
         let [listener, controller] = free_ports::<2>()?.map(|address| address.port());
         let properties = data.join("server.properties");
-        fs::write(&properties, server_properties(listener, controller, &data))
-            .with_context(|| format!("cannot write {}", properties.display()))?;
+        let text = single_broker::properties(listener, controller, &data.join("log"), "")
+            + &format!("advertised.listeners=PLAINTEXT://127.0.0.1:{listener}\n");
+        fs::write(&properties, text).with_context(|| format!("cannot write {}", properties.display()))?;
         let java = |class: &str| {
             let mut java = Command::new("java");
             java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", option, "-cp"]);
@@ -99,17 +100,4 @@ impl Drop for Kafka {
 fn clear(data: &Path) -> Result<()> {
     let removed = if data.is_dir() { fs::remove_dir_all(data) } else { Ok(()) };
     removed.with_context(|| format!("cannot remove {}", data.display()))
-}
-
-fn server_properties(port: u16, controller: u16, data: &Path) -> String {
-    let data = data.display();
-    format!(
-        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
-         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
-         advertised.listeners=PLAINTEXT://127.0.0.1:{port}\ncontroller.listener.names=CONTROLLER\n\
-         log.dirs={data}/log\nauto.create.topics.enable=false\noffsets.topic.replication.factor=1\n\
-         transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n\
-         share.coordinator.state.topic.replication.factor=1\nshare.coordinator.state.topic.min.isr=1\n\
-         group.initial.rebalance.delay.ms=0\n"
-    )
 }

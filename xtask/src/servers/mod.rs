@@ -7,6 +7,8 @@
 //! ends its servers in order.
 
 mod kafka;
+#[path = "../../../bus/tests/support/single_broker.rs"]
+mod single_broker;
 mod zipkin;
 
 use std::fs::{self, File};

@@ -52,20 +52,9 @@ fn link_llvm(llvm: &Path, folder: &Path) -> Result<()> {
 /// in LLVM.
 fn build(workspace: &Workspace, prefix: &Path, library_path: Option<&PathBuf>) -> Result<()> {
     let scratch = prefix.join("build");
-    let mut command = workspace.cargo();
-    command.args([
-        "install",
-        "--quiet",
-        "--locked",
-        "--force",
-        "--debug",
-        "bpf-linker",
-        "--version",
-        LINKER_VERSION,
-    ]);
+    let mut command = workspace.cargo_install("bpf-linker", LINKER_VERSION, prefix, &scratch);
     command.args(["--no-default-features", "--features", &format!("llvm-{LLVM_MAJOR}")]);
-    command.arg("--root").arg(prefix).arg("--target-dir").arg(&scratch);
-    command.env("LLVM_PREFIX", prefix).env("CARGO_PROFILE_DEV_DEBUG", "0");
+    command.env("LLVM_PREFIX", prefix);
     // These variables of the caller are for the workspace, not for this tool.
     for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
         command.env_remove(name);
