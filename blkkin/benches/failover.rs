@@ -28,11 +28,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{Settings, TRACES};
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{ClientConfig, Message};
+use rdkafka::Message;
 use serde_json::Value;
 
 use broker::Broker;
+use broker::client::subscribe;
 use exporting::{Writer, fragment};
 use support::or_skip;
 
@@ -72,13 +72,7 @@ fn start_load(
         }
     });
     let read = std::thread::spawn(move || {
-        let mut config = ClientConfig::new();
-        config
-            .set("bootstrap.servers", &out.brokers)
-            .set("group.id", "shown")
-            .set("auto.offset.reset", "earliest");
-        let consumer: BaseConsumer = config.create().unwrap();
-        consumer.subscribe(&["shown"]).unwrap();
+        let consumer = subscribe(&out, "shown", "shown");
         while !stop_read.load(Relaxed) {
             let Some(Ok(message)) = consumer.poll(Duration::from_millis(20)) else { continue };
             let spans: Vec<Value> = serde_json::from_slice(message.payload().unwrap()).unwrap();

@@ -15,9 +15,9 @@ use blkkin_bus::kafka::{EVENTS, EventConsumer, Group, Received, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::{LayerEvent, RequestEvent};
 use rdkafka::Message;
-use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use crate::broker::Broker;
+use crate::broker::client::subscribe;
 use crate::common;
 use crate::support::agent_recording;
 use crate::support::disk::{Disk, Statistics};
@@ -141,10 +141,7 @@ fn events_of_a_guest_have_the_key_of_its_host() {
     load(&disk);
     agent.finish_without_error();
     let sent = consume(&settings).len();
-    let mut config = rdkafka::ClientConfig::new();
-    config.set("bootstrap.servers", &settings.brokers).set("group.id", "keys");
-    let consumer: BaseConsumer = config.set("auto.offset.reset", "earliest").create().unwrap();
-    consumer.subscribe(&[EVENTS]).unwrap();
+    let consumer = subscribe(&settings, "keys", EVENTS);
     let (mut found, started) = (0, Instant::now());
     while found < sent {
         assert!(started.elapsed() < TIME_LIMIT, "{found} of {sent}");

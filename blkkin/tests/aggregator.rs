@@ -17,9 +17,10 @@ use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::Headers;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
+use rdkafka::{Message, Offset, TopicPartitionList};
 
 use crate::broker::Broker;
+use crate::broker::client::{client, subscribe};
 use crate::common;
 use crate::support::or_skip;
 use crate::support::service::Service;
@@ -208,8 +209,7 @@ fn an_inactive_node_is_finished_and_an_unreadable_record_goes_to_the_dead_letter
     let more_args = ["--idle-after", "2s", "--partitions", "3"];
     let first = start(&settings, folder.path(), "one", &more_args);
     traces::wait_for_topics(&settings, TIME_LIMIT);
-    let foreign_producer: BaseProducer =
-        ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
+    let foreign_producer: BaseProducer = client(&settings, "foreign").create().unwrap();
     let key = NodeId(1).0.to_be_bytes();
     foreign_producer.send(BaseRecord::to(EVENTS).key(&key[..]).payload("no batch")).unwrap();
     foreign_producer.flush(TIME_LIMIT).unwrap();
@@ -236,8 +236,7 @@ fn an_inactive_node_is_finished_and_an_unreadable_record_goes_to_the_dead_letter
 
 /// Asserts that a record an hour ahead gets the broker's time: stages decide timeouts by it.
 fn assert_timed_by_broker(settings: &Settings, topic: &str) {
-    let mut client = ClientConfig::new();
-    client.set("bootstrap.servers", &settings.brokers).set("group.id", "times");
+    let client = client(settings, "times");
     let producer: BaseProducer = client.create().unwrap();
     let now_ms = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
     let ahead = now_ms() + 3_600_000;
@@ -258,11 +257,7 @@ fn an_offset_without_a_state_is_refused_unless_forget_is_given() {
     let (settings, folder) = (broker.settings(), tempfile::tempdir().unwrap());
     settings.create_topic(EVENTS, 1, Some(1)).unwrap();
     // Sets an offset, as `kafka-consumer-groups.sh --reset-offsets` does.
-    let tool: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", &settings.brokers)
-        .set("group.id", "blkkin-join")
-        .create()
-        .unwrap();
+    let tool: BaseConsumer = client(&settings, "blkkin-join").create().unwrap();
     let mut offsets = TopicPartitionList::new();
     offsets.add_partition_offset(EVENTS, 0, Offset::Offset(0)).unwrap();
     let started = Instant::now();
@@ -287,13 +282,7 @@ fn an_offset_without_a_state_is_refused_unless_forget_is_given() {
 }
 
 fn assert_dead_letter(settings: &Settings) {
-    let consumer: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", &settings.brokers)
-        .set("group.id", "test-dead")
-        .set("auto.offset.reset", "earliest")
-        .create()
-        .unwrap();
-    consumer.subscribe(&[DEAD]).unwrap();
+    let consumer = subscribe(settings, "test-dead", DEAD);
     let started = Instant::now();
     while started.elapsed() < TIME_LIMIT {
         let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else { continue };
@@ -325,8 +314,7 @@ fn arguments_that_make_no_rule_are_refused() {
 
 /// Waits until both groups have this number of members and are stable.
 fn wait_for_members(settings: &Settings, members: usize) {
-    let tool: BaseConsumer =
-        ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
+    let tool: BaseConsumer = client(settings, "members").create().unwrap();
     let has_all = |group: &str| {
         // The first request makes the cluster create its topic of offsets; until then it returns an
         // error.

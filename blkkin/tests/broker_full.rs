@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{EVENTS, EventProducer, Record, Sent, Settings};
 use blkkin_wire::ids::NodeId;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{ClientConfig, Message};
+use rdkafka::Message;
 
 use crate::broker::Broker;
+use crate::broker::client::subscribe;
 use crate::support::live::eventually;
 use crate::support::{needs, or_skip};
 
@@ -79,13 +79,7 @@ fn noise(n: u64) -> Vec<u8> {
 
 /// Returns the number of occurrences of each record.
 fn found(settings: &Settings) -> HashMap<Vec<u8>, u32> {
-    let mut config = ClientConfig::new();
-    config
-        .set("bootstrap.servers", &settings.brokers)
-        .set("group.id", "all")
-        .set("auto.offset.reset", "earliest");
-    let consumer: BaseConsumer = config.create().unwrap();
-    consumer.subscribe(&[EVENTS]).unwrap();
+    let consumer = subscribe(settings, "all", EVENTS);
     let (mut found, started) = (HashMap::<_, u32>::new(), Instant::now());
     while found.values().sum::<u32>() < RECORDS as u32 && started.elapsed() < TIME_LIMIT {
         if let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) {

@@ -17,11 +17,11 @@ use blkkin_wire::fragment::{Incarnation, TraceFragment};
 use blkkin_wire::ids::{SpanId, TraceId};
 use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 use blkkin_wire::v1;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{ClientConfig, Message};
+use rdkafka::Message;
 use serde_json::Value;
 
 use crate::broker::Broker;
+use crate::broker::client::subscribe;
 use crate::broker::secure::{Listener, Operation, PASSWORD, ResourceType, allow};
 use crate::common;
 use crate::support::or_skip;
@@ -88,13 +88,7 @@ fn record(folder: &Path, all: &[Vec<EventBatch>], part: usize) {
 
 /// Reads the distinct spans of the topic `zipkin` until there are `wanted`.
 fn exported(settings: &Settings, wanted: usize) -> BTreeSet<(TraceId, SpanId)> {
-    let mut config = ClientConfig::new();
-    config
-        .set("bootstrap.servers", &settings.brokers)
-        .set("group.id", "shown")
-        .set("auto.offset.reset", "earliest");
-    let consumer: BaseConsumer = config.create().unwrap();
-    consumer.subscribe(&["zipkin"]).unwrap();
+    let consumer = subscribe(settings, "shown", "zipkin");
     let (mut spans, start_time) = (BTreeSet::new(), Instant::now());
     while spans.len() < wanted && start_time.elapsed() < TIMEOUT {
         let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else { continue };

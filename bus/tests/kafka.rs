@@ -16,6 +16,7 @@ use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{BioEvent, LayerEvent, PairEvent, TaskRef};
 use blkkin_wire::ids::{BootId, DeviceId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId};
+use support::client::{client, subscribe};
 use support::{Broker, or_skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -180,8 +181,7 @@ fn a_record_that_does_not_decode_is_invalid_and_the_next_one_is_read() {
     let Some(broker) = or_skip(Broker::start()) else { return };
     broker.settings().create_topic(EVENTS, 1, Some(1)).unwrap();
     let settings = broker.settings();
-    let other_producer: BaseProducer =
-        rdkafka::ClientConfig::new().set("bootstrap.servers", &settings.brokers).create().unwrap();
+    let other_producer: BaseProducer = client(&settings, "other").create().unwrap();
     other_producer.send(BaseRecord::<(), _>::to(EVENTS).payload("no batch")).unwrap();
     other_producer.flush(PATIENCE).unwrap();
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
@@ -253,7 +253,7 @@ fn records_above_the_topics_limit_are_rejected_with_a_remedy_and_shorter_ones_ar
 fn a_dead_letter_has_its_reason_in_the_headers() {
     use blkkin_bus::kafka::{DeadLetter, DeadLetters};
     use rdkafka::Message as _;
-    use rdkafka::consumer::{BaseConsumer, Consumer as _};
+
     use rdkafka::message::Headers as _;
     let Some(broker) = or_skip(Broker::start()) else { return };
     let settings = broker.settings();
@@ -266,13 +266,7 @@ fn a_dead_letter_has_its_reason_in_the_headers() {
     dead_letters.send(&letter(100)).unwrap();
     // Above the broker's limit.
     dead_letters.send(&letter(2_000_000)).unwrap();
-    let mut reading = rdkafka::ClientConfig::new();
-    reading
-        .set("bootstrap.servers", &settings.brokers)
-        .set("group.id", "post")
-        .set("auto.offset.reset", "earliest");
-    let reader: BaseConsumer = reading.create().unwrap();
-    reader.subscribe(&[DEAD]).unwrap();
+    let reader = subscribe(&settings, "post", DEAD);
     let mut read = Vec::new();
     let deadline = Instant::now() + PATIENCE;
     while read.len() < 2 && Instant::now() < deadline {
@@ -317,8 +311,7 @@ fn a_refused_first_record_is_not_lost_when_the_next_is_accepted() {
         std::thread::sleep(Duration::from_millis(20));
     });
     assert_eq!(producer.finish(PATIENCE).delivered, 5);
-    let reader = rdkafka::ClientConfig::new().set("bootstrap.servers", &settings.brokers).create();
-    let reader: BaseConsumer = reader.unwrap();
+    let reader: BaseConsumer = client(&settings, "other").create().unwrap();
     let (_, arrived) = reader.fetch_watermarks(EVENTS, 0, PATIENCE).unwrap();
     assert_eq!(arrived, 5, "every record that counts as delivered");
 }

@@ -23,13 +23,14 @@ use blkkin_wire::ids::Pid;
 use blkkin_wire::stage::{InputRecord, LogTime, Stage};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
+use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::node_recordings::NODES;
 use super::pipeline::{PARTITIONS, Pipeline, Victim};
 use super::rng::Rng;
 use super::span_multiset::{SpanMultiset, assert_in_zipkin};
 use crate::broker::Broker;
+use crate::broker::client::client;
 use crate::support::disk::Disk;
 use crate::support::service::Service;
 use crate::support::zipkin::Zipkin;
@@ -223,9 +224,7 @@ impl Topic {
 
 /// Passes each record of a partition to `each`, with its log time.
 fn each_record(settings: &Settings, partition: i32, mut each: impl FnMut(u64, &[u8])) {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", &settings.brokers).set("group.id", "test-events");
-    let consumer: BaseConsumer = config.create().unwrap();
+    let consumer: BaseConsumer = client(settings, "test-events").create().unwrap();
     let (_, end) = consumer.fetch_watermarks(EVENTS, partition, TIME_LIMIT).unwrap();
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(EVENTS, partition, Offset::Beginning).unwrap();

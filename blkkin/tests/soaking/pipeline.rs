@@ -9,10 +9,10 @@ use blkkin_bus::kafka::{EVENTS, LINKS, SPANS, Settings, TRACES};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaResult;
 use rdkafka::topic_partition_list::TopicPartitionListElem;
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use rdkafka::{Offset, TopicPartitionList};
 
 use super::rng::Rng;
-use crate::broker::Broker;
+use crate::broker::{self, Broker};
 use crate::common;
 use crate::support::service::Service;
 
@@ -318,9 +318,7 @@ fn end(services: &mut Vec<Service>) -> String {
 }
 
 fn client(settings: &Settings, group: &str) -> BaseConsumer {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", &settings.brokers).set("group.id", group).set("log_level", "0");
-    config.create().unwrap()
+    broker::client::client(settings, group).set("log_level", "0").create().unwrap()
 }
 
 /// Returns the group whose name has this prefix, or none while the cluster does not respond.

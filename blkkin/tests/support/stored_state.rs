@@ -8,6 +8,8 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
+use crate::broker;
+
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A committed offset and the reference to the state there, as the group has them
@@ -99,8 +101,7 @@ impl StoredState {
 }
 
 fn config(settings: &Settings, group: &str) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", &settings.brokers).set("group.id", group);
+    let mut config = broker::client::client(settings, group);
     config.set("enable.auto.commit", "false").set("auto.offset.reset", "earliest");
     config
 }

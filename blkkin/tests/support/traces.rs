@@ -11,7 +11,9 @@ use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId,
 use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
+use rdkafka::{Message, Offset, TopicPartitionList};
+
+use crate::broker::client::client;
 
 /// Trace fragments by their encoded bytes, each with its number of occurrences.
 pub(crate) type FragmentCounts = HashMap<Vec<u8>, u32>;
@@ -91,13 +93,9 @@ pub(crate) struct TraceReader {
 impl TraceReader {
     /// Reads all partitions of the topic from their beginning.
     pub(crate) fn new(settings: &Settings, partitions: i32) -> TraceReader {
-        let consumer: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", &settings.brokers)
-            .set("group.id", "test-reader")
-            .set("enable.auto.commit", "false")
-            .set("reconnect.backoff.max.ms", "500")
-            .create()
-            .unwrap();
+        let mut config = client(settings, "test-reader");
+        config.set("enable.auto.commit", "false").set("reconnect.backoff.max.ms", "500");
+        let consumer: BaseConsumer = config.create().unwrap();
         let mut all = TopicPartitionList::new();
         for partition in 0..partitions {
             all.add_partition_offset(TRACES, partition, Offset::Beginning).unwrap();

@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod child;
+pub(crate) mod client;
 pub(crate) mod secure;
 mod single_broker;
 
