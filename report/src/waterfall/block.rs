@@ -13,6 +13,7 @@ use super::async_io;
 use super::bar::{Fill, Segment};
 use super::page_origin;
 use super::row::{Row, RowGroup};
+use crate::text::line::sanitize;
 use crate::text::style::Ink;
 use crate::text::units;
 
@@ -215,6 +216,17 @@ fn summed_requests(requests: &[&RequestEvent], depth: usize, more: &str) -> Opti
     let label = format!("{more}{}", units::counted(requests.len() as u64, "request"));
     let segments = requests.iter().flat_map(|request| segments(request)).collect();
     Some(Row::new(depth, label, end.since(start), segments).with_ink(Ink::Dim))
+}
+
+/// Names the devices, or counts them if there are more than two.
+pub fn name_devices(names: BTreeSet<String>) -> String {
+    let names: Vec<String> = names.iter().map(|name| sanitize(name)).collect();
+    match names.as_slice() {
+        [] => "the device".to_owned(),
+        [one] => format!("the device {one}"),
+        [one, two] => format!("the devices {one} and {two}"),
+        many => format!("{} devices", many.len()),
+    }
 }
 
 /// Returns the names of the devices of a trace's requests, with those of the commits that it waited

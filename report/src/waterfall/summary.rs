@@ -18,7 +18,7 @@ use crate::text::units;
 /// Formats the shares and notes:
 /// `91.2 % at the device loop0, 6.1 % in the file system, 2.7 % unaccounted`.
 pub fn summary(trace: &Trace, breakdown: Breakdown) -> String {
-    let at_device = format!("at {}", devices(trace));
+    let at_device = format!("at {}", block::name_devices(block::devices(trace)));
     let in_queue = match longest_queue(trace) {
         Some(device) => format!("in the block queue of {}", sanitize(&device)),
         None => "in the block queue".to_owned(),
@@ -45,17 +45,6 @@ pub fn summary(trace: &Trace, breakdown: Breakdown) -> String {
         sentence.push_str(&note);
     }
     sentence
-}
-
-/// Names the devices, or counts them if there are more than two.
-fn devices(trace: &Trace) -> String {
-    let names: Vec<String> = block::devices(trace).into_iter().map(|name| sanitize(&name)).collect();
-    match names.as_slice() {
-        [] => "the device".to_owned(),
-        [one] => format!("the device {one}"),
-        [one, two] => format!("the devices {one} and {two}"),
-        many => format!("{} devices", many.len()),
-    }
 }
 
 /// Returns, for stacked devices, the device whose bios waited longest without a request at a device

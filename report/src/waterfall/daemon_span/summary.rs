@@ -24,8 +24,9 @@ pub fn summary(tree: &SpanTree<'_>, breakdown: DaemonSpanBreakdown) -> String {
     let servers = services(tree.servers());
     let own = tree.daemon_span().map(|span| sanitize(&span.service)).unwrap_or_default();
     let transit = format!("in transit to and from {}", servers.as_deref().unwrap_or("the server"));
+    let devices = tree.descendants().into_iter().flat_map(block::devices).collect();
     let places = [
-        (breakdown.device, format!("at {}", devices(tree))),
+        (breakdown.device, format!("at {}", block::name_devices(devices))),
         (breakdown.block, "in the block queue".to_owned()),
         (breakdown.journal, "in the journal".to_owned()),
         (breakdown.calls, "in calls above the block layer".to_owned()),
@@ -98,18 +99,6 @@ fn services<'t, 'a: 't>(trees: impl Iterator<Item = &'t SpanTree<'a>>) -> Option
         trees.filter_map(SpanTree::daemon_span).map(|span| sanitize(&span.service)).collect();
     let names: Vec<String> = names.into_iter().collect();
     (!names.is_empty()).then(|| names.join(" and "))
-}
-
-/// Names the devices, or counts them if there are more than two.
-fn devices(tree: &SpanTree<'_>) -> String {
-    let names: BTreeSet<String> = tree.descendants().into_iter().flat_map(block::devices).collect();
-    let names: Vec<String> = names.iter().map(|name| sanitize(name)).collect();
-    match names.as_slice() {
-        [] => "the device".to_owned(),
-        [one] => format!("the device {one}"),
-        [one, two] => format!("the devices {one} and {two}"),
-        many => format!("{} devices", many.len()),
-    }
 }
 
 fn notes(tree: &SpanTree<'_>) -> Vec<String> {
