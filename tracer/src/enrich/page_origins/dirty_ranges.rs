@@ -215,33 +215,27 @@ impl DirtyRanges {
         let mut second_choice = Vec::new();
         let parts = ranges.iter().flat_map(|range| segments(file, range).map(move |(key, _)| (key, range)));
         for (key, range) in parts {
-            let Some(list) = self.segments.get_mut(&key) else { continue };
-            let before = list.len();
-            self.dirty_bytes -= dirty_bytes(list);
-            let mut kept = Vec::with_capacity(before);
-            for entry in list.drain(..) {
-                let part = intersection(&entry, key.1, range);
-                match (part, entry.carried) {
-                    (None, 0) => kept.push(entry),
-                    (Some(part), 0) => {
-                        covered.insert(&part);
-                        writers.add(&entry, &part, entry.evidence());
-                        kept.extend(split(entry, key.1, range, stamp, false));
+            self.edit_segment(key, |list| {
+                let mut kept = Vec::with_capacity(list.len());
+                for entry in list.drain(..) {
+                    let part = intersection(&entry, key.1, range);
+                    match (part, entry.carried) {
+                        (None, 0) => kept.push(entry),
+                        (Some(part), 0) => {
+                            covered.insert(&part);
+                            writers.add(&entry, &part, entry.evidence());
+                            kept.extend(split(entry, key.1, range, stamp, false));
+                        }
+                        (part, at) if stamp.saturating_sub(at) <= entry.kept_ms() => {
+                            second_choice.extend(part.map(|part| (entry, part)));
+                            kept.extend(split(entry, key.1, range, at, false));
+                        }
+                        _ => {}
                     }
-                    (part, at) if stamp.saturating_sub(at) <= entry.kept_ms() => {
-                        second_choice.extend(part.map(|part| (entry, part)));
-                        kept.extend(split(entry, key.1, range, at, false));
-                    }
-                    _ => {}
                 }
-            }
-            kept.shrink_to_fit();
-            self.entries = self.entries + kept.len() - before;
-            self.dirty_bytes += dirty_bytes(&kept);
-            *list = kept;
-            if list.is_empty() {
-                self.segments.remove(&key);
-            }
+                kept.shrink_to_fit();
+                *list = kept;
+            });
         }
         // The newest first: an older one is one of these only where no newer one is.
         second_choice.sort_by_key(|(entry, _)| std::cmp::Reverse(entry.ended));
@@ -263,36 +257,37 @@ impl DirtyRanges {
         let cut: Vec<Key> =
             self.segments.keys().filter(|key| key.0 == file && key.1 >= first).copied().collect();
         for key in cut {
-            let Some(list) = self.segments.get_mut(&key) else { continue };
-            let before = list.len();
-            self.dirty_bytes -= dirty_bytes(list);
             let end = length.saturating_sub(key.1 << SEGMENT_SHIFT).min(SEGMENT) as u32;
-            let earlier = list.iter_mut().filter(|entry| entry.ended <= began.0);
-            earlier.for_each(|entry| entry.end = entry.end.min(end));
-            list.retain(|entry| entry.start < entry.end);
-            self.entries = self.entries + list.len() - before;
-            self.dirty_bytes += dirty_bytes(list);
-            if list.is_empty() {
-                self.segments.remove(&key);
-            }
+            self.edit_segment(key, |list| {
+                let earlier = list.iter_mut().filter(|entry| entry.ended <= began.0);
+                earlier.for_each(|entry| entry.end = entry.end.min(end));
+                list.retain(|entry| entry.start < entry.end);
+            });
         }
     }
 
     /// Forgets the writes of a range that was discarded, of those that had ended when the discard began.
     pub(crate) fn discard(&mut self, file: FileId, range: &Range<u64>, began: MonotonicNs) {
         for (key, _) in segments(file, range) {
-            let Some(list) = self.segments.get_mut(&key) else { continue };
-            let before = list.len();
-            self.dirty_bytes -= dirty_bytes(list);
-            let (earlier, mut kept): (Vec<Entry>, Vec<Entry>) =
-                list.drain(..).partition(|entry| entry.ended <= began.0);
-            kept.extend(earlier.into_iter().flat_map(|entry| outside(entry, key.1, range)));
-            self.entries = self.entries + kept.len() - before;
-            self.dirty_bytes += dirty_bytes(&kept);
-            *list = kept;
-            if list.is_empty() {
-                self.segments.remove(&key);
-            }
+            self.edit_segment(key, |list| {
+                let (earlier, mut kept): (Vec<Entry>, Vec<Entry>) =
+                    list.drain(..).partition(|entry| entry.ended <= began.0);
+                kept.extend(earlier.into_iter().flat_map(|entry| outside(entry, key.1, range)));
+                *list = kept;
+            });
+        }
+    }
+
+    /// Edits the entries of a segment, if it has any, and updates the counts.
+    fn edit_segment(&mut self, key: Key, edit: impl FnOnce(&mut Vec<Entry>)) {
+        let Some(list) = self.segments.get_mut(&key) else { return };
+        let before = list.len();
+        self.dirty_bytes -= dirty_bytes(list);
+        edit(list);
+        self.entries = self.entries + list.len() - before;
+        self.dirty_bytes += dirty_bytes(list);
+        if list.is_empty() {
+            self.segments.remove(&key);
         }
     }
 
