@@ -30,6 +30,14 @@ fn path_at(recording: &Recording, call: &str, offset: u64) -> String {
     file.map_or_else(|| "(unknown)".to_owned(), |file| file.shown_path().to_string())
 }
 
+/// Asserts the paths below `root` of the writes at offset 0, 1 and so on.
+#[track_caller]
+fn assert_written(recording: &Recording, root: &Path, paths: &[&str]) {
+    for (offset, path) in (0..).zip(paths) {
+        assert_eq!(path_at(recording, "pwrite64", offset), root.join(path).to_str().unwrap(), "{offset}");
+    }
+}
+
 fn write_at(fd: RawFd, offset: i64) {
     // SAFETY: one byte of a constant.
     assert_eq!(unsafe { libc::pwrite(fd, c"x".as_ptr().cast(), 1, offset) }, 1);
@@ -349,10 +357,7 @@ fn a_path_follows_its_mount() {
         0
     });
     let expected = ["source/f", "upper/first/f", "renamed/first/f", "source/f", "second/f"];
-    for (offset, path) in expected.into_iter().enumerate() {
-        let path = root.join(path);
-        assert_eq!(path_at(&recording, "pwrite64", offset as u64), path.to_str().unwrap(), "{offset}");
-    }
+    assert_written(&recording, &root, &expected);
     assert_eq!(path_at(&recording, "pwrite64", 5), "(unmounted)/f");
 }
 
@@ -373,9 +378,7 @@ fn a_bind_mount_within_itself_has_finite_paths() {
         }
         0
     });
-    for (offset, path) in ["f", "a/b/f", "a/b/a/b/f"].into_iter().enumerate() {
-        assert_eq!(path_at(&recording, "pwrite64", offset as u64), root.join(path).to_str().unwrap());
-    }
+    assert_written(&recording, &root, &["f", "a/b/f", "a/b/a/b/f"]);
 }
 
 /// A rename by io_uring runs in a worker thread, without a system call.
@@ -403,7 +406,5 @@ fn a_rename_by_io_uring_changes_the_path() {
     if let Ok(reason) = fs::read_to_string(root.join("status")) {
         support::skip!("{reason}");
     }
-    for (offset, path) in ["old/f", "new/f", "third/f", "fourth/f"].into_iter().enumerate() {
-        assert_eq!(path_at(&recording, "pwrite64", offset as u64), root.join(path).to_str().unwrap());
-    }
+    assert_written(&recording, &root, &["old/f", "new/f", "third/f", "fourth/f"]);
 }

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::broker::Broker;
@@ -70,12 +69,6 @@ fn assert_no_call_was_denied(pid: u32) {
     assert!(denied.is_empty(), "{denied:?}");
 }
 
-fn read(disk: &Disk) {
-    let from = format!("if={}", disk.node().display());
-    let args = [&from, "of=/dev/null", "bs=4k", "count=64", "iflag=direct"];
-    assert!(Command::new("dd").args(args).stderr(Stdio::null()).status().unwrap().success());
-}
-
 /// Reads 64 times and waits until the agent has the requests.
 fn assert_traces(disk: &Disk, agent: &Service) {
     let output = agent.output();
@@ -84,7 +77,7 @@ fn assert_traces(disk: &Disk, agent: &Service) {
         value(&metrics, "blkkin_records_read_total{kind=\"request\"}")
     };
     let before = requests();
-    read(disk);
+    disk.make_64_reads();
     assert!(eventually(|| requests() >= before + 64.0), "{}", agent.output());
 }
 
@@ -161,7 +154,7 @@ fn a_trace_keeps_what_its_files_need() {
         "machines" => SYS_PTRACE,
         _ => DAC_OVERRIDE,
     });
-    read(&disk);
+    disk.make_64_reads();
     let pid = trace.pid();
     let report = trace.finish();
     assert_no_call_was_denied(pid);

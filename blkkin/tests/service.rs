@@ -71,13 +71,6 @@ impl Service {
     }
 }
 
-/// Makes 64 requests.
-fn read(disk: &Disk) {
-    let from = format!("if={}", disk.node().display());
-    let args = [&from, "of=/dev/null", "bs=4k", "count=64", "iflag=direct"];
-    assert!(Command::new("dd").args(args).stderr(Stdio::null()).status().unwrap().success());
-}
-
 #[test]
 fn manager_and_monitoring_receive_the_agents_state() {
     needs!("losetup", "dd");
@@ -97,7 +90,7 @@ fn manager_and_monitoring_receive_the_agents_state() {
     // While the first connection fails, the health page shows the reason.
     let is_waiting = || get(address, "/health").starts_with("healthy\nwaiting since 20");
     assert!(eventually(is_waiting), "{}", get(address, "/health"));
-    read(&disk);
+    disk.make_64_reads();
     let requests = |what: &str| {
         let metrics = get(address, "/metrics");
         value(&metrics, &format!("blkkin_records_{what}_total{{kind=\"request\"}}"))
@@ -190,11 +183,11 @@ fn an_agent_reports_since_when_its_cluster_is_unreachable() {
             assert!(found, "no {texts:?} in {}", fetch("/health"));
         };
         let delivered = || value(&fetch("/metrics"), "blkkin_agent_events_delivered_total");
-        read(&disk);
+        disk.make_64_reads();
         assert!(eventually(|| delivered() > 0.0), "{}", log());
         assert_eq!(notes(), ["healthy"]);
         broker.kill();
-        read(&disk);
+        disk.make_64_reads();
         health(&[
             "\nblkkin.events is unreachable since 20",
             "cannot reach the Kafka cluster at ",
@@ -230,7 +223,7 @@ fn two_capabilities_are_enough() {
     fs::write(&report, "").unwrap();
     std::os::unix::fs::chown(&report, Some(65534), None).unwrap();
     let live = LiveTrace::start(&mut tracer, report);
-    read(&disk);
+    disk.make_64_reads();
     let report = live.finish();
     // A missed completion is counted.
     let missed = report["losses"]["ends_missed"].as_u64().unwrap();

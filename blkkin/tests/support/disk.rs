@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::id;
+use std::process::{Command, Stdio, id};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -204,6 +204,13 @@ impl Disk {
         let mut content = Vec::new();
         node.read_to_end(&mut content).unwrap();
         content
+    }
+
+    /// Makes 64 direct reads, by dd.
+    pub(crate) fn make_64_reads(&self) {
+        let from = format!("if={}", self.node);
+        let args = [&from, "of=/dev/null", "bs=4k", "count=64", "iflag=direct"];
+        assert!(Command::new("dd").args(args).stderr(Stdio::null()).status().unwrap().success());
     }
 
     /// Reads the kernel's counts of this disk.
