@@ -31,12 +31,6 @@ fn start(disk: &Disk, name: &str, args: &[&str], ready: &str) -> Service {
     service
 }
 
-/// Stops the service and asserts that it ended without an error.
-fn finish(service: Service) -> String {
-    let output = service.finish_without_error();
-    output
-}
-
 /// Returns fio's writes that Zipkin shows, each a trace.
 fn writes(zipkin: &Zipkin) -> Vec<Vec<Value>> {
     let path = "/api/v2/traces?serviceName=fio&spanName=pwrite64&limit=10000&lookback=3600000";
@@ -106,10 +100,10 @@ fn run(disk: &Disk) -> Result<Run, String> {
     assert!(all || found.len() as u32 + 3 >= REQUESTS, "{} of {REQUESTS}:\n{output}", found.len());
     let metrics = get(address(&aggregator.output()), "/metrics");
 
-    let last = finish(agent);
+    let last = agent.finish_without_error();
     assert!(last.contains("events delivered to blkkin.events"), "{last}");
-    finish(aggregator);
-    finish(exporter);
+    aggregator.finish_without_error();
+    exporter.finish_without_error();
     Ok(Run { found, metrics, output })
 }
 

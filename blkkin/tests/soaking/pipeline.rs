@@ -310,11 +310,7 @@ pub(crate) fn assert_each_killed(victims: &[Victim], killed: &[String]) {
 }
 
 fn end(services: &mut Vec<Service>) -> String {
-    let ended = services.drain(..).map(|service| {
-        let output = service.finish_without_error();
-        output
-    });
-    ended.collect()
+    services.drain(..).map(Service::finish_without_error).collect()
 }
 
 fn client(settings: &Settings, group: &str) -> BaseConsumer {

@@ -27,7 +27,7 @@ pub(crate) const LOOKBACK_MS: u64 = 1_000_000_000_000;
 
 /// The server; it ends with the test process in every case.
 pub(crate) struct Zipkin {
-    /// None while the server does not run.
+    /// Process of the server, while it runs.
     process: Option<KillOnDrop>,
     jar: PathBuf,
     address: SocketAddr,
