@@ -17,6 +17,7 @@
 //! its answer, never a part of the last seconds.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 
 use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId, TraceFragment};
 use blkkin_wire::ids::TraceId;
@@ -26,8 +27,8 @@ use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
 
 /// Memory of a waiting trace in addition to its encoded fragments: its node in the tree, its place in the
-/// order and the list of its fragments.
-const TRACE_BYTES: usize = 224;
+/// order and the lists of its fragments.
+const TRACE_BYTES: usize = 256;
 /// Memory of a fragment in addition to its encoding: its vector and the allocator's header.
 const FRAGMENT_BYTES: usize = 48;
 
@@ -124,6 +125,10 @@ impl PendingTraces {
             (waiting.awaited, waiting.since) = (awaited, now);
             self.links.order.push_back((now, trace));
         }
+        if waiting.decoded.is_empty() {
+            // Most traces have one.
+            waiting.decoded.reserve_exact(1);
+        }
         waiting.decoded.push(fragment);
     }
 
@@ -131,7 +136,7 @@ impl PendingTraces {
     pub(super) fn encode_all_but(&mut self, spans: usize) {
         while let Some(trace) = self.recent.pop_beyond(spans) {
             let Some(waiting) = self.traces.get_mut(&trace) else { continue };
-            for fragment in waiting.decoded.drain(..) {
+            for fragment in mem::take(&mut waiting.decoded) {
                 let bytes = encode(fragment);
                 self.bytes += FRAGMENT_BYTES + bytes.len();
                 waiting.encoded.push(bytes);

@@ -66,8 +66,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     let origin = setting!(kernel_origin);
     // A program that is not recorded submits for itself, as if inside a call: no path leads from its bio
     // to a submission or to a loop device's request.
-    let of_other_program =
-        span == 0 && !active && origin != ORIGIN_ALL && task::submits_for_itself();
+    let of_other_program = span == 0 && !active && origin != ORIGIN_ALL && task::submits_for_itself();
     let shape = match state.as_deref() {
         _ if of_other_program => SyscallShape::TRACED,
         state => state.map_or(0, shape_of_open_part),
