@@ -10,8 +10,10 @@
 //! `--target` separates.
 
 use std::fs::{self, File};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -111,42 +113,54 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
         None => targets,
     };
     let seconds = (options.minutes * 60 / targets.len() as u64).max(1);
+    let programs = build(workspace, Priority::Normal)?;
     let mut failures = Vec::new();
-    run_targets(workspace, &targets, seconds, Priority::Normal, |run| {
+    for target in &targets {
+        let run = run_target(workspace, &programs, target, seconds, Priority::Normal)?;
         println!("{}", run.summary());
         failures.extend(run.failure());
-    })?;
+    }
     if failures.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     bail!("{} targets crashed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Runs each target whose name contains `filter`, or all, for [`TEST_SECONDS`] at idle priority.
+/// Runs each target whose name contains `filter`, or all, for [`TEST_SECONDS`] at idle priority, as many at a time as
+/// there are CPUs.
 pub(crate) fn run_briefly(workspace: &Workspace, filter: Option<&str>) -> Result<Vec<TargetRun>> {
     let mut targets = targets(workspace)?;
     targets.retain(|target| filter.is_none_or(|part| format!("fuzz::{target}").contains(part)));
+    if targets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let programs = build(workspace, Priority::Idle)?;
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let mut runs = Vec::new();
-    if !targets.is_empty() {
-        run_targets(workspace, &targets, TEST_SECONDS, Priority::Idle, |run| runs.push(run))?;
+    for some in targets.chunks(cpus) {
+        thread::scope(|scope| {
+            let programs = &programs;
+            let run = |target| run_target(workspace, programs, target, TEST_SECONDS, Priority::Idle);
+            let threads: Vec<_> = some.iter().map(|target| scope.spawn(move || run(target))).collect();
+            for thread in threads {
+                runs.push(thread.join().unwrap_or_else(|_| bail!("a fuzz target's thread panicked"))?);
+            }
+            Ok::<(), anyhow::Error>(())
+        })?;
     }
     Ok(runs)
 }
 
-fn run_targets(
+fn run_target(
     workspace: &Workspace,
-    targets: &[String],
+    programs: &[Value],
+    target: &str,
     seconds: u64,
     priority: Priority,
-    mut done: impl FnMut(TargetRun),
-) -> Result<()> {
-    let programs = build(workspace, priority)?;
-    for target in targets {
-        let program = cargo_build::executable(&programs, target)?;
-        let stats = fuzz(workspace, target, &program, seconds, priority)?;
-        done(TargetRun { target: target.clone(), program, stats });
-    }
-    Ok(())
+) -> Result<TargetRun> {
+    let program = cargo_build::executable(programs, target)?;
+    let stats = fuzz(workspace, target, &program, seconds, priority)?;
+    Ok(TargetRun { target: target.to_owned(), program, stats })
 }
 
 /// Returns the names of all targets.
