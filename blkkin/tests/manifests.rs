@@ -27,8 +27,8 @@ const AGENT_MOUNTS: [&str; 3] = ["/etc/machine-id", "/var/lib/blkkin-agent", "/r
 /// Capabilities of an agent, exactly.
 const CAPABILITIES: [&str; 5] = ["BPF", "PERFMON", "SYSLOG", "SYS_NICE", "SYS_PTRACE"];
 
-/// Finds the schemas, or returns the reason to skip.
-fn schemas() -> Result<PathBuf, String> {
+/// Finds the schemas and the Python packages that check them, or returns the reason to skip.
+pub(crate) fn schemas() -> Result<PathBuf, String> {
     let output = std::env::var_os("BLKKIN_SCHEMAS").map(PathBuf::from);
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolchain/schemas-1.37.0");
     let found = output.into_iter().chain([fetched]).find(|folder| folder.is_dir());

@@ -171,7 +171,7 @@ fn the_slowest_operations_are_trees_of_one_request_each() {
     let times: Vec<u64> = trees.iter().map(|tree| tree["duration_ns"].as_u64().unwrap()).collect();
     assert!(times.is_sorted_by(|one, next| one >= next), "the slowest first");
     let note = |one: &Value, key: &str| {
-        let notes = one["notes"].as_array().unwrap();
+        let notes = one["annotations"].as_array().unwrap();
         let note = notes.iter().find(|note| note["key"] == key);
         note.unwrap_or_else(|| panic!("{one}"))["value"].as_i64().unwrap()
     };
@@ -182,16 +182,17 @@ fn the_slowest_operations_are_trees_of_one_request_each() {
         spans.iter().map(|span| (word(span, "id"), word(span, "traceId"))).collect();
     for tree in reads {
         assert_eq!((&tree["service"], &tree["link"]), (&Value::from("fio"), &Value::Null), "{tree}");
-        let [server] = &tree["below"].as_array().unwrap()[..] else { panic!("{tree}") };
+        let [server] = &tree["children"].as_array().unwrap()[..] else { panic!("{tree}") };
         assert_eq!(server["service"], "blkkin-nbd");
         assert!(server["link"].as_str().unwrap().starts_with("rule: nbd connection and cookie"), "{server}");
         assert_eq!(note(server, "nbd.offset"), note(tree, "nbd.offset"));
-        let [call] = &server["below"].as_array().unwrap()[..] else { panic!("{server}") };
+        let [call] = &server["children"].as_array().unwrap()[..] else { panic!("{server}") };
         let read = call["call"].as_str().unwrap();
         let offset = note(tree, "nbd.offset").to_string();
         assert!(read.starts_with("pread64(") && read.contains(&offset), "{call}");
         // The latency classes add up to the duration.
-        let classes = ["device", "block_queue", "journal", "calls", "cpu_wait", "programs", "way", "own"];
+        let classes =
+            ["device", "block_queue", "journal", "calls", "cpu_wait", "programs", "in_transit", "own"];
         let split = classes.map(|class| tree[format!("{class}_ns")].as_u64().unwrap());
         assert_eq!(split.iter().sum::<u64>(), tree["duration_ns"].as_u64().unwrap(), "{tree}");
         // The report and Zipkin have the same trace id.

@@ -5,11 +5,13 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::common;
 use crate::common::run;
-use crate::support::needs;
+use crate::manifests::schemas;
+use crate::support::{needs, or_skip};
 use serde_json::Value;
 
 #[test]
@@ -63,6 +65,47 @@ fn json_replaces_the_text() {
     let report: Value = serde_json::from_str(&run.stderr).unwrap();
     assert_eq!(report["command"], "echo words");
     assert_eq!(report["losses"]["balances"], true);
+}
+
+/// JSON Schema of the report.
+const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/report.schema.json");
+/// Reports and parts of reports with the fields that a short command does not have.
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../report/tests/golden");
+
+/// The published schema allows no field that it does not describe, and requires each that it does.
+#[test]
+fn json_reports_match_their_schema() {
+    needs!();
+    let schemas = or_skip!(schemas());
+    let folder = tempfile::tempdir().unwrap();
+    let (made, data) = (folder.path().join("made.json"), folder.path().join("data"));
+    let write = format!("dd if=/dev/zero of={} bs=64k count=4 conv=fsync 2>/dev/null", data.display());
+    run(&["run", &format!("--json={}", made.display()), "--", "sh", "-c", &write]).expect_code(0);
+    let golden = ["report", "waits", "write-back"].map(|name| format!("{GOLDEN}/{name}.json"));
+    let without_version = folder.path().join("without_version.json");
+    let mut report: Value = serde_json::from_str(&fs::read_to_string(&made).unwrap()).unwrap();
+    report.as_object_mut().unwrap().remove("version");
+    report["totals"]["another"] = 1.into();
+    fs::write(&without_version, report.to_string()).unwrap();
+    let check = |part: &str, files: &[&Path]| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/report_schema.py");
+        let output = Command::new("python3")
+            .arg(script)
+            .args([&*schemas, Path::new(SCHEMA)])
+            .arg(part)
+            .args(files)
+            .output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let reports: Vec<&Path> = golden.iter().map(Path::new).chain([&*made]).collect();
+    assert_eq!(check("", &reports), "");
+    let operations = format!("{GOLDEN}/operations.json");
+    assert_eq!(check("properties/slowest_operations", &[Path::new(&operations)]), "");
+    let violations = check("", &[&without_version]);
+    assert!(violations.contains("'version' is a required property"), "{violations}");
+    assert!(violations.contains("totals: Additional properties are not allowed"), "{violations}");
 }
 
 #[test]

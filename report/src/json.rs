@@ -1,5 +1,5 @@
 //! JSON of the report: the numbers of the tables in ns and bytes, without rounding. Names are those
-//! of the tables; a missing number is null.
+//! of the tables; a missing number is null. `docs/report.schema.json` is its schema.
 
 mod daemon_spans;
 mod final_state;
@@ -30,8 +30,12 @@ use crate::view::{FILES_SHOWN, WAITS_SHOWN, WRITERS_SHOWN};
 use crate::waterfall::async_io;
 use crate::waterfall::heading::invocation;
 
+/// Version of the format. It changes if a field is removed or has another meaning.
+const VERSION: u32 = 1;
+
 pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
     json!({
+        "version": VERSION,
         "command": report.config.command,
         "wall_ns": report.wall_time().0,
         "totals": totals(&report.totals),
@@ -280,7 +284,7 @@ fn storage_operation(report: &Report, trace: &Trace) -> Value {
         "virtual_machine": trace.names.virtual_machine().map(|machine| {
             json!({ "name": &*machine.name, "uuid": &*machine.uuid })
         }),
-        "thread_says": thread_attributes::resolve(trace).map(|attributes| attributes.values.into_iter().collect::<BTreeMap<_, _>>()),
+        "thread_attributes": thread_attributes::resolve(trace).map(|attributes| attributes.values.into_iter().collect::<BTreeMap<_, _>>()),
         "bios": trace.bios.len(),
         "requests": trace.requests.len(),
         "commits": trace.waited_for.len(),

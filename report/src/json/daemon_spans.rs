@@ -25,7 +25,7 @@ fn root(report: &Report, tree: &SpanTree<'_>) -> Value {
     value["calls_ns"] = json!(breakdown.calls.0);
     value["cpu_wait_ns"] = json!(breakdown.cpu.0);
     value["programs_ns"] = json!(breakdown.programs.0);
-    value["way_ns"] = json!(breakdown.in_transit.0);
+    value["in_transit_ns"] = json!(breakdown.in_transit.0);
     value["own_ns"] = json!(breakdown.own.0);
     value
 }
@@ -39,7 +39,7 @@ fn node(report: &Report, tree: &SpanTree<'_>) -> Value {
     let children: Vec<Value> = tree.children.iter().map(|child| node(report, child)).collect();
     let mut value = daemon_span(span, report.config.started);
     value["link"] = link(tree);
-    value["below"] = json!(children);
+    value["children"] = json!(children);
     value
 }
 
@@ -62,7 +62,7 @@ fn daemon_span(span: &DaemonSpanEvent, started: MonotonicNs) -> Value {
         "duration_ns": span.duration().0,
         "finished": span.status != SpanStatus::Unfinished,
         "errno": if let SpanStatus::Error(errno) = span.status { json!(errno) } else { Value::Null },
-        "notes": span.annotations.iter().map(annotation).collect::<Vec<_>>(),
+        "annotations": span.annotations.iter().map(annotation).collect::<Vec<_>>(),
     })
 }
 
