@@ -1,7 +1,7 @@
 //! The packages of `cargo xtask dist`: installed, used and removed.
 //!
-//! *Input*: the Debian package and the archive of the static binary that `cargo xtask test` built. *Independent
-//! judges*: dpkg on an overlay of this machine's root, bash for the completions, systemd-analyze for the units; the
+//! *Input*: the Debian package, the rpm package and the archive of the static binary that `cargo xtask test` built. *Independent
+//! judges*: dpkg and rpm on an overlay of this machine's root, bash for the completions, systemd-analyze for the units; the
 //! files of the overlay's upper layer after a purge.
 
 use std::fs;
@@ -97,6 +97,48 @@ echo "== purged"; dpkg --purge blkkin; find /etc /usr /var -xdev -name '*blkkin*
     // dpkg keeps what the administrator may have changed until a purge.
     assert!(part(&output, "removed").ends_with("agent.toml\naggregator.toml\nexporter.toml\n"), "{output}");
     assert_eq!(files(part(&output, "purged")), [""; 0], "{output}");
+}
+
+/// The shell that the package requires is Debian's here, of which rpm does not know.
+#[test]
+fn an_rpm_package_is_installed_verified_and_erased() {
+    needs!("rpm", "unshare", "chroot");
+    let package = or_skip!(built(".rpm"));
+    let output = in_overlay(
+        r##"
+rpm --initdb
+echo "== install"; rpm --force-debian --nodeps --install /tmp/package/*.rpm
+echo "== version"; blkkin --version
+echo "== verified"; rpm --nodeps --verify blkkin
+echo "== listed"; rpm --query --list blkkin
+echo "== requires"; rpm --query --requires blkkin
+echo "# changed" >> /etc/blkkin/agent.toml
+echo "== again"; rpm --force-debian --nodeps --install --replacepkgs /tmp/package/*.rpm; tail -n 1 /etc/blkkin/agent.toml
+echo "== broken"; echo >> /usr/bin/blkkin; ! rpm --nodeps --verify blkkin
+echo "== erased"; rpm --force-debian --erase blkkin 2>/dev/null
+find /etc /usr -xdev -name '*blkkin*' -cnewer /tmp/package; ls /etc/blkkin
+"##,
+        &package,
+    );
+    assert_eq!(part(&output, "version"), concat!("blkkin ", env!("CARGO_PKG_VERSION"), "\n"));
+    assert_eq!(part(&output, "verified"), "", "{output}");
+    for file in [
+        "/etc/blkkin/agent.toml",
+        "/usr/bin/blkkin",
+        "/usr/lib/systemd/system/blkkin-agent.service",
+        "/usr/share/blkkin/mappings/postgresql.toml",
+        "/usr/share/man/man1/blkkin-run.1.gz",
+        "/usr/share/zsh/site-functions/_blkkin",
+    ] {
+        assert!(part(&output, "listed").lines().any(|line| line == file), "{file}: {output}");
+    }
+    // The folders of others are not the package's.
+    assert!(!part(&output, "listed").lines().any(|line| ["/usr", "/usr/bin"].contains(&line)), "{output}");
+    let requires = part(&output, "requires").lines();
+    assert!(requires.into_iter().all(|line| line.starts_with("rpmlib(") || line == "/bin/sh"), "{output}");
+    assert!(part(&output, "again").ends_with("# changed\n"), "{output}");
+    assert!(part(&output, "broken").contains("/usr/bin/blkkin"), "{output}");
+    assert_eq!(part(&output, "erased"), "/etc/blkkin\nagent.toml.rpmsave\n", "{output}");
 }
 
 #[test]

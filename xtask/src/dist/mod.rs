@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo rustc --release ── static binary, stripped ── target/dist/blkkin ──┬── configs/deploy/install.sh
-//!                                                                          ├── dpkg-deb, tar ── packages
+//!                                                                          ├── dpkg-deb, rpmbuild, tar ── packages
 //!                                                                          └── buildah ── blkkin-VERSION.oci.tar
 //! ```
 //!
@@ -13,6 +13,7 @@
 
 mod image;
 mod package;
+mod rpm;
 mod static_link;
 
 use std::path::{Path, PathBuf};
@@ -38,7 +39,7 @@ pub(crate) fn run(workspace: &Workspace, with_image: bool) -> Result<()> {
     let binary = static_link::build(workspace, Profile::Release)?;
     let packages = package::build(workspace, &binary, &folder(workspace), LEVEL)?;
     let mut files = vec![binary, packages.archive];
-    files.extend(packages.debian);
+    files.extend(packages.debian.into_iter().chain(packages.rpm));
     if with_image {
         files.push(image::build(workspace, &files[0])?);
     }

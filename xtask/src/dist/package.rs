@@ -1,12 +1,13 @@
-//! Packages: a Debian package and an archive for other distributions, of one tree of files.
+//! Packages: a Debian package, an rpm package and an archive for other distributions, of one tree of files.
 //!
 //! ```text
 //! static binary ──┬─ completions, manual pages ─┐
 //! configs/ ───────┴─────────────────────────────┴▶ target/dist/package ──┬─ dpkg-deb ▶ blkkin_VERSION_ARCH.deb
+//!                                                                          ├─ rpm.rs ───▶ blkkin-VERSION-1.ARCH.rpm
 //!                                                                          └─ tar ──────▶ blkkin-VERSION-ARCH.tar.gz
 //! ```
 //!
-//! *In*: the static binary, and the files of `configs/`. *Out*: both packages. *Invariant*: the same commit and
+//! *In*: the static binary, and the files of `configs/`. *Out*: the packages. *Invariant*: the same commit and
 //! binary give the same bytes (times are that of the commit, owners are root, names are sorted). No service is
 //! started by the package: an agent needs a cluster's address first.
 //!
@@ -71,9 +72,11 @@ pub(super) struct Packages {
     pub(super) archive: PathBuf,
     /// Debian package, except on a machine without dpkg-deb.
     pub(super) debian: Option<PathBuf>,
+    /// rpm package, except on a machine without rpmbuild.
+    pub(super) rpm: Option<PathBuf>,
 }
 
-/// Makes both packages of this binary in `folder`, with a compression level of gzip.
+/// Makes the packages of this binary in `folder`, with a compression level of gzip.
 pub(super) fn build(workspace: &Workspace, binary: &Path, folder: &Path, level: u32) -> Result<Packages> {
     let tree = folder.join("package");
     let _ = fs::remove_dir_all(&tree);
@@ -86,9 +89,10 @@ pub(super) fn build(workspace: &Workspace, binary: &Path, folder: &Path, level: 
     tar.arg("--create").arg("--file").arg(&archive).arg("--directory").arg(&tree).args(["etc", "usr"]);
     shell::run_quietly(&mut tar).context("cannot write the archive")?;
 
+    let rpm = super::rpm::build(&tree, folder, &time, level)?;
     if shell::which("dpkg-deb").is_none() {
         println!("dist: no Debian package: dpkg-deb is not installed");
-        return Ok(Packages { archive, debian: None });
+        return Ok(Packages { archive, debian: None, rpm });
     }
     let architecture = debian_architecture();
     write_control(&tree, architecture)?;
@@ -97,7 +101,7 @@ pub(super) fn build(workspace: &Workspace, binary: &Path, folder: &Path, level: 
     command.env("SOURCE_DATE_EPOCH", &time).args(["--root-owner-group", "-Zgzip"]);
     command.arg(format!("-z{level}")).arg("--build").arg(&tree).arg(&debian);
     shell::run_quietly(&mut command).context("cannot write the Debian package")?;
-    Ok(Packages { archive, debian: Some(debian) })
+    Ok(Packages { archive, debian: Some(debian), rpm })
 }
 
 /// Returns Debian's name of this machine's architecture.
