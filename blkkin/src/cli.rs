@@ -446,8 +446,8 @@ pub(crate) struct LttngArgs {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Instrumented programs")]
 pub(crate) struct UsdtArgs {
-    /// Mapping file for USDT probes of a program, repeatable: their spans become parents of its
-    /// system calls
+    /// Mapping file for USDT probes of a program, or `postgresql`, which is built in; repeatable:
+    /// their spans become parents of its system calls
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) probes: Vec<PathBuf>,
 }

@@ -8,10 +8,12 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::broker::child::{KillOnDrop, end_with_test};
 use crate::common;
 use crate::common::Run;
 use crate::support::nbd::spans;
@@ -172,6 +174,28 @@ fn unusable_probes_are_refused_before_the_command_runs() {
     refused("unknown field `names`", "configs/mappings/postgresql.toml explains");
     let run = common::run(&["run", "--probes", "/nonexistent.toml", "--", "true"]);
     run.assert_refused(125, "cannot use the probes of /nonexistent.toml", "configs/mappings");
+}
+
+/// The mapping inside the binary is about the program that runs, wherever its file is; blkkin does not choose between two.
+#[test]
+fn a_built_in_mapping_finds_the_running_program() {
+    needs!();
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let start = |folder: &TempDir| {
+        let program = folder.path().join("postgres");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let process = KillOnDrop(end_with_test(Command::new(&program).arg("60")).spawn().unwrap());
+        (process, program.display().to_string())
+    };
+    let (_first, first) = start(&one);
+    let run = common::run(&["run", "--probes", "postgresql", "--", "true"]);
+    // It has no probes, but it is the one.
+    run.assert_refused(125, "cannot use the probes of postgresql", "name in `program` the file");
+    assert!(run.stderr.contains(&first) && run.stderr.contains("no USDT probes"), "{run:?}");
+    let (_second, second) = start(&other);
+    let run = common::run(&["run", "--probes", "postgresql", "--", "true"]);
+    run.assert_refused(125, "cannot use the probes of postgresql", "copy the mapping from configs/mappings");
+    assert!(run.stderr.contains(&first) && run.stderr.contains(&second), "{run:?}");
 }
 
 #[test]

@@ -16,12 +16,13 @@
 //! [`blkkin_ust_bridge::daemon_spans`] decides which span a system call belongs to, as for LTTng
 //! daemons.
 
+mod built_in;
 mod correlation;
 mod metrics;
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::thread::{Builder, JoinHandle};
 
@@ -44,6 +45,15 @@ pub(crate) use metrics::{UsdtMetrics, UsdtSourceStats};
 pub(crate) struct UsdtProbes {
     probes: Vec<UsdtProbe>,
     rules: Vec<Rule>,
+}
+
+fn several_programs(what: String, programs: &[PathBuf]) -> CliError {
+    let listed: Vec<String> = programs.iter().map(|program| program.display().to_string()).collect();
+    CliError::usage(
+        what,
+        format!("several programs of this name run: {}", listed.join(", ")),
+        "copy the mapping from configs/mappings, name one of them as its `program`, and give the file to --probes",
+    )
 }
 
 /// Attached probes.
@@ -69,9 +79,22 @@ impl UsdtProbes {
 
     fn add_file(&mut self, path: &Path) -> Result<(), CliError> {
         let what = || format!("cannot use the probes of {}", path.display());
-        let remedy = "configs/mappings/postgresql.toml explains the format";
-        let text = fs::read_to_string(path).map_err(|error| CliError::usage(what(), error, remedy))?;
-        let file = UsdtMappingFile::read(&text).map_err(|error| CliError::usage(what(), error, remedy))?;
+        let remedy =
+            format!("configs/mappings/postgresql.toml explains the format; built in: {}", built_in::names());
+        let built_in = built_in::text(path);
+        let text = match built_in {
+            Some(text) => text.to_owned(),
+            None => fs::read_to_string(path).map_err(|error| CliError::usage(what(), error, &remedy))?,
+        };
+        let mut file =
+            UsdtMappingFile::read(&text).map_err(|error| CliError::usage(what(), error, &remedy))?;
+        if built_in.is_some() {
+            match &built_in::running(&file.program)[..] {
+                [] => {}
+                [one] => file.program.clone_from(one),
+                several => return Err(several_programs(what(), several)),
+            }
+        }
         if let Some(event) = file.unused_rules().next() {
             let why = format!("a rule is about {event}, and no `probe` has this name");
             return Err(CliError::usage(what(), why, "name the probe in the file, or remove the rule"));
@@ -92,7 +115,7 @@ impl UsdtProbes {
         self.rules.extend(file.rule);
         // Checks the rules here, so that the error names the file.
         UsdtMapping::new(self.shapes(), self.rules.clone())
-            .map_err(|error| CliError::usage(what(), error, remedy))?;
+            .map_err(|error| CliError::usage(what(), error, &remedy))?;
         Ok(())
     }
 
