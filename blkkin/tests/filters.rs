@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use blkkin_tracer::{AttachKind, Detail, Filter, PathPattern, TraceScope, TracerConfig};
-use blkkin_wire::event::Submitter;
+use blkkin_wire::event::{Submitter, TaskChange};
 use blkkin_wire::ids::{CgroupId, Tid};
 use blkkin_wire::syscalls::SyscallId;
 
@@ -149,6 +149,25 @@ fn programs_by_name_below_programs_with_other_names() {
         assert!(recording.tasks().all(|task| &*task.comm == "cat"), "{kind}: {:#?}", recording.events);
         assert_eq!(recording.stats.tasks_missed, 0, "{kind}");
     }
+}
+
+/// A task that takes another name is no longer recorded, but its end is.
+#[test]
+fn a_task_that_the_filter_excludes_later_ends() {
+    needs!();
+    let folder = tempfile::tempdir().unwrap();
+    let data = create_file(folder.path(), "data", 1);
+    let mut shell = GatedProcess::program(
+        &["sh", "-c", &format!("exec cat {}", data.display())],
+        &folder.path().join("out"),
+    );
+    let filter = Filter { comms: vec!["sh".into()], ..Filter::default() };
+    let recording = record(&TracerConfig { filter, ..TracerConfig::default() }, &mut [&mut shell]);
+    recording.assert_calls_complete();
+    assert!(recording.calls().all(|call| file_of(call) != Some(identity(&data))));
+    let changes: Vec<TaskChange> = recording.tasks().map(|task| task.change).collect();
+    assert_eq!(changes.last(), Some(&TaskChange::Exited), "{changes:?}");
+    assert!(changes.len() > 1, "{changes:?}");
 }
 
 /// A filter that matches no marked task leaves nothing of its system calls and of its block I/O.

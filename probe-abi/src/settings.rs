@@ -39,6 +39,8 @@ pub const TASK_FILTERED: u32 = 1 << 3;
 /// Task flag: user space marked the task or an ancestor of it. The filters decide whether it is active,
 /// its children are marked in any case.
 pub const TASK_MARKED: u32 = 1 << 4;
+/// Task flag: a record of the task was due, so one of its exit is due as well.
+pub const TASK_RECORDED: u32 = 1 << 5;
 
 /// Settings of one tracer run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

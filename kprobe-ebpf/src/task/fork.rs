@@ -21,7 +21,8 @@ use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::{TASKS_EXITED, TASKS_MISSED};
 use blkkin_probe_abi::record::{TASK_EXECED, TASK_EXITED, TASK_FORKED};
 use blkkin_probe_abi::settings::{
-    Program, TASK_ACTIVE, TASK_FILTERED, TASK_FOLLOW_ON_FORK, TASK_MARKED, TASK_PENDING_EXEC, TRACE_ALL,
+    Program, TASK_ACTIVE, TASK_FILTERED, TASK_FOLLOW_ON_FORK, TASK_MARKED, TASK_PENDING_EXEC, TASK_RECORDED,
+    TRACE_ALL,
 };
 
 /// State that a child inherits.
@@ -185,7 +186,8 @@ pub fn exit(percpu: &mut PerCpuState) {
         let _ = PENDING_CHILDREN.remove(&tid);
     }
     let Some(state) = state(task) else { return };
-    if state.flags & TASK_ACTIVE == 0 || state.task == 0 {
+    // Also of a task that took a name which the filters exclude.
+    if state.flags & TASK_RECORDED == 0 {
         return;
     }
     if state.span != 0 {

@@ -12,7 +12,7 @@ use crate::runtime::ring;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::{Program, TASK_FILTERED};
+use blkkin_probe_abi::settings::{Program, TASK_FILTERED, TASK_RECORDED};
 
 /// Compares the task's metadata with the emitted version, and emits a new one if it differs.
 #[inline(always)]
@@ -103,6 +103,7 @@ pub fn emit(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, reas
             inner_pid: inner_pid,
             inner_tid: inner_tid,
         }
+        state.flags |= TASK_RECORDED;
         state.emitted = ring::put(percpu, TAG_TASK, &*record) as u16;
     }
 }
