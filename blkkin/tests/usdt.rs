@@ -183,7 +183,7 @@ fn a_built_in_mapping_finds_the_running_program() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let start = |folder: &TempDir| {
         let program = folder.path().join("postgres");
-        fs::copy("/bin/sleep", &program).unwrap();
+        capture(tool("cp").arg("/bin/sleep").arg(&program)).unwrap();
         let process = KillOnDrop(end_with_test(Command::new(&program).arg("60")).spawn().unwrap());
         (process, program.display().to_string())
     };

@@ -258,7 +258,9 @@ mod tests {
         fn start(arguments: &[&str]) -> Qemu {
             let folder = tempfile::tempdir().unwrap();
             let program = folder.path().join("qemu-system-test");
-            std::fs::copy("/bin/sh", &program).unwrap();
+            // By a process of its own: a child that another test forks meanwhile would inherit the open
+            // descriptor, and a file that is open for writing cannot be executed (ETXTBSY).
+            assert!(Command::new("cp").arg("/bin/sh").arg(&program).status().unwrap().success());
             let mut command = Command::new(&program);
             command.arg0("qemu").args(["-c", "read -r line", "sh"]).args(arguments);
             // Its file is removed with the folder, as by an update.
