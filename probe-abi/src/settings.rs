@@ -28,7 +28,8 @@ pub const TRACE_MARKED: u32 = 0;
 /// Trace every task of the node that passes the filters.
 pub const TRACE_ALL: u32 = 1;
 
-/// Task flag: the task's system calls are recorded.
+/// Task flag: the task's system calls are recorded. With TRACE_MARKED a marked task has this
+/// flag or TASK_FILTERED, and its children are marked.
 pub const TASK_ACTIVE: u32 = 1 << 0;
 /// Task flag: becomes active at the next exec.
 pub const TASK_PENDING_EXEC: u32 = 1 << 1;
@@ -36,11 +37,8 @@ pub const TASK_PENDING_EXEC: u32 = 1 << 1;
 pub const TASK_FOLLOW_ON_FORK: u32 = 1 << 2;
 /// Task flag: excluded by the filters.
 pub const TASK_FILTERED: u32 = 1 << 3;
-/// Task flag: user space marked the task or an ancestor of it. The filters decide whether it is active,
-/// its children are marked in any case.
-pub const TASK_MARKED: u32 = 1 << 4;
 /// Task flag: a record of the task was due, so one of its exit is due as well.
-pub const TASK_RECORDED: u32 = 1 << 5;
+pub const TASK_RECORDED: u32 = 1 << 4;
 
 /// Settings of one tracer run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

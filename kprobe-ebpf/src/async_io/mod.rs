@@ -48,9 +48,6 @@ pub const OF_UNCOUNTED: u64 = 2;
 /// The bio has a kiocb that no record explains; its address is in the slot's walk.
 pub const OF_UNKNOWN_KIOCB: u64 = 3;
 
-/// Task flag of an io_uring worker (include/linux/sched.h).
-const PF_IO_WORKER: u32 = 0x0000_0010;
-
 /// Stores span and root of the io_uring request whose kiocb is at this address in the slot's walk, for the
 /// caller of `stacked::upper`, and counts the bio. Returns 0 if there is none.
 #[inline(always)]
@@ -78,7 +75,9 @@ pub fn in_worker() -> bool {
         return false;
     }
     // SAFETY: the current task is typed.
-    unsafe { DirectLoad::read::<u32>(task::current(), offset!(task_flags)) & PF_IO_WORKER != 0 }
+    unsafe {
+        DirectLoad::read::<u32>(task::current(), offset!(task_flags)) & task::metadata::PF_IO_WORKER != 0
+    }
 }
 
 /// Finds the submission that the current worker of io_uring executes, as [`of_kiocb`] does:

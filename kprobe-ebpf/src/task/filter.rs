@@ -11,6 +11,9 @@ use crate::runtime::settings::setting;
 use blkkin_probe_abi::counters::TASKS_MISSED;
 use blkkin_probe_abi::settings::{FILTERS_MAX, TASK_ACTIVE, TASK_FILTERED, TRACE_ALL};
 
+/// Flags of which a marked task has one: user space marked the task or an ancestor of it.
+pub const MARKED: u32 = TASK_ACTIVE | TASK_FILTERED;
+
 /// Returns whether a task filter is set.
 #[inline(always)]
 pub fn exists() -> bool {

@@ -5,8 +5,8 @@
 //! verifier does not know its type. There the child's tid is stored, and the child inherits at its
 //! first event.
 
-use super::filter::{self, cgroup_of};
-use super::metadata::{emit, update};
+use super::filter::{self, MARKED, cgroup_of};
+use super::metadata::{PF_IO_WORKER, PF_USER_WORKER, emit, update};
 use super::open_syscall;
 use super::page_fault;
 use super::storage::{TaskState, current, state, state_or_new};
@@ -21,8 +21,7 @@ use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::{TASKS_EXITED, TASKS_MISSED};
 use blkkin_probe_abi::record::{TASK_EXECED, TASK_EXITED, TASK_FORKED};
 use blkkin_probe_abi::settings::{
-    Program, TASK_ACTIVE, TASK_FILTERED, TASK_FOLLOW_ON_FORK, TASK_MARKED, TASK_PENDING_EXEC, TASK_RECORDED,
-    TRACE_ALL,
+    Program, TASK_ACTIVE, TASK_FILTERED, TASK_FOLLOW_ON_FORK, TASK_PENDING_EXEC, TASK_RECORDED, TRACE_ALL,
 };
 
 /// State that a child inherits.
@@ -53,13 +52,13 @@ fn inheritance(percpu: &mut PerCpuState) -> Option<Inherited> {
     let parent = state(current())?;
     // A task that user space marked and that has made no system call yet needs an id before it can
     // be a parent.
-    if parent.flags & TASK_MARKED != 0 && parent.task == 0 {
+    if parent.flags & MARKED != 0 && parent.task == 0 {
         update(percpu, Program::TaskFork, current(), parent);
     }
-    if parent.flags & (TASK_MARKED | TASK_PENDING_EXEC | TASK_FOLLOW_ON_FORK) == 0 {
+    if parent.flags & (MARKED | TASK_PENDING_EXEC | TASK_FOLLOW_ON_FORK) == 0 {
         return None;
     }
-    let flags = if parent.flags & TASK_MARKED != 0 { TASK_MARKED | TASK_ACTIVE } else { TASK_PENDING_EXEC };
+    let flags = if parent.flags & MARKED != 0 { TASK_ACTIVE } else { TASK_PENDING_EXEC };
     Some(Inherited { flags, filtered: 1, parent_task: parent.task })
 }
 
@@ -146,10 +145,10 @@ pub fn exec(percpu: &mut PerCpuState) {
     let Some(state) = known.or_else(|| state_of_new_program(percpu, task)) else { return };
     thread_context::reset_at_exec(task, state);
     if state.flags & TASK_PENDING_EXEC != 0 {
-        state.flags = TASK_MARKED | TASK_ACTIVE;
+        state.flags = TASK_ACTIVE;
     }
     // The new name may pass the filters.
-    if state.flags & TASK_MARKED == 0 && setting!(trace_mode) != TRACE_ALL {
+    if state.flags & MARKED == 0 && setting!(trace_mode) != TRACE_ALL {
         return;
     }
     if state.task == 0 {
@@ -242,12 +241,6 @@ pub fn state_or_inherited(
     }
 }
 
-/// Task flag of an io_uring worker (include/linux/sched.h).
-pub const PF_IO_WORKER: u32 = 0x0000_0010;
-/// Task flag of a kernel thread in a user process, including vhost's (6.4, 54e6842d0775; absent
-/// before).
-pub const PF_USER_WORKER: u32 = 0x0000_4000;
-
 /// Creates the state of a worker that io_uring made for a traced process. No fork hook announces it
 /// (create_io_thread), but it is a thread of that process: its I/O belongs to the process, though
 /// no system call of the process is open in it.
@@ -270,8 +263,7 @@ fn inherit_io_worker(
         if owner.flags & TASK_ACTIVE == 0 {
             return None;
         }
-        let flags = owner.flags & TASK_MARKED | TASK_ACTIVE;
-        let inherited = Inherited { flags, filtered: 0, parent_task: owner.task };
+        let inherited = Inherited { flags: TASK_ACTIVE, filtered: 0, parent_task: owner.task };
         let Some(state) = state_or_new(task) else {
             percpu.count(TASKS_MISSED);
             return None;

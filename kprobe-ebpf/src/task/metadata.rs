@@ -53,6 +53,11 @@ pub fn update(percpu: &mut PerCpuState, program: Program, task: Pointer, state: 
 
 /// Task flag of a kernel thread (include/linux/sched.h).
 pub const PF_KTHREAD: u32 = 0x0020_0000;
+/// Task flag of an io_uring worker (include/linux/sched.h).
+pub const PF_IO_WORKER: u32 = 0x0000_0010;
+/// Task flag of a kernel thread in a user process, including vhost's (6.4, 54e6842d0775; absent
+/// before).
+pub const PF_USER_WORKER: u32 = 0x0000_4000;
 
 /// Writes the task's record. It is rare, so it loads no pointer through a typed one: for each such
 /// load the verifier of Linux 6.3 and later searches all types of the kernel four times

@@ -18,9 +18,9 @@ use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::settings::setting;
 use blkkin_probe_abi::counters::TASKS_MISSED;
-use blkkin_probe_abi::settings::{Program, TASK_ACTIVE, TASK_FILTERED, TRACE_ALL};
-use fork::{PF_IO_WORKER, PF_USER_WORKER};
-use metadata::PF_KTHREAD;
+use blkkin_probe_abi::settings::{Program, TASK_ACTIVE, TRACE_ALL};
+use filter::MARKED;
+use metadata::{PF_IO_WORKER, PF_KTHREAD, PF_USER_WORKER};
 use storage::state_or_new;
 pub use storage::{TaskState, current, state};
 
@@ -45,7 +45,7 @@ pub fn traced(percpu: &mut PerCpuState, program: Program) -> Option<&'static mut
     } else {
         fork::state_or_inherited(percpu, program, task)?
     };
-    if setting!(trace_mode) != TRACE_ALL && state.flags & (TASK_ACTIVE | TASK_FILTERED) == 0 {
+    if setting!(trace_mode) != TRACE_ALL && state.flags & MARKED == 0 {
         return None;
     }
     metadata::update(percpu, program, task, state);

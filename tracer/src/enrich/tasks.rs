@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use blkkin_probe_abi::settings::{TASK_ACTIVE, TASK_FOLLOW_ON_FORK, TASK_MARKED};
+use blkkin_probe_abi::settings::{TASK_ACTIVE, TASK_FOLLOW_ON_FORK};
 use blkkin_wire::ids::Pid;
 
 use crate::error::TracerError;
@@ -79,7 +79,7 @@ impl TaskMarks {
 
     fn mark(&self, thread: u32, leads: bool) -> io::Result<()> {
         let flags = if leads { 0 } else { libc::PIDFD_THREAD };
-        match pidfd(thread, flags).and_then(|fd| self.write(&fd, TASK_MARKED | TASK_ACTIVE, BPF_NOEXIST)) {
+        match pidfd(thread, flags).and_then(|fd| self.write(&fd, TASK_ACTIVE, BPF_NOEXIST)) {
             // The task has ended meanwhile, or is traced already.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EEXIST)) => Ok(()),
             // PIDFD_THREAD exists since 6.9.
