@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use crate::cargo_build;
 use crate::setup::{self, Purpose};
+use crate::shell;
 use crate::workspace::Workspace;
 
 /// Flags of rustc: counters of edges for libFuzzer, its view of comparisons, and checks that a
@@ -223,18 +224,7 @@ fn at_priority(command: Command, priority: Priority) -> Command {
     if priority == Priority::Normal {
         return command;
     }
-    let mut idle = Command::new("chrt");
-    idle.args(["--idle", "0"]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => idle.env(name, value),
-            None => idle.env_remove(name),
-        };
-    }
-    if let Some(folder) = command.get_current_dir() {
-        idle.current_dir(folder);
-    }
-    idle
+    shell::wrapped("chrt", &["--idle", "0"], &command)
 }
 
 /// Reads the counts in libFuzzer's output.

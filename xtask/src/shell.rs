@@ -85,6 +85,22 @@ fn last_lines(text: &str) -> String {
     lines[lines.len().saturating_sub(ERROR_LINES_MAX)..].join("\n  ")
 }
 
+/// Returns a command by which `program`, with these arguments before it, runs `command` in its place.
+pub(crate) fn wrapped(program: &str, arguments: &[&str], command: &Command) -> Command {
+    let mut wrapped = Command::new(program);
+    wrapped.args(arguments).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        wrapped.current_dir(folder);
+    }
+    wrapped
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

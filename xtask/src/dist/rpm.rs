@@ -47,14 +47,14 @@ pub(super) fn build(tree: &Path, folder: &Path, time: &str, level: u32) -> Resul
     let specification = work.join("blkkin.spec");
     fs::write(&specification, specify(tree)?)
         .with_context(|| format!("cannot write {}", specification.display()))?;
-    let package = folder.join(format!("blkkin-{VERSION}-1.{}.rpm", std::env::consts::ARCH));
+    let name = format!("blkkin-{VERSION}-1.{}.rpm", std::env::consts::ARCH);
     let mut command = Command::new("rpmbuild");
     command.env("SOURCE_DATE_EPOCH", time).args(["-bb", "--quiet", "--nodeps", "--buildroot"]);
     command.arg(work.join("root")).args(["--target", std::env::consts::ARCH]);
     let settings = [
         ("_topdir", work.display().to_string()),
         ("_rpmdir", folder.display().to_string()),
-        ("_rpmfilename", format!("blkkin-{VERSION}-1.{}.rpm", std::env::consts::ARCH)),
+        ("_rpmfilename", name.clone()),
         ("_binary_payload", format!("w{level}.gzdio")),
         ("_buildhost", "localhost".to_owned()),
         ("use_source_date_epoch_as_buildtime", "1".to_owned()),
@@ -68,7 +68,7 @@ pub(super) fn build(tree: &Path, folder: &Path, time: &str, level: u32) -> Resul
         command.arg("--define").arg(format!("{name} {value}"));
     }
     shell::run_quietly(command.arg(&specification)).context("cannot write the rpm package")?;
-    Ok(Some(package))
+    Ok(Some(folder.join(name)))
 }
 
 /// Returns the text that rpmbuild reads: the description, the files, and the scripts.

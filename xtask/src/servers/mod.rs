@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::interrupt;
+use crate::shell;
 
 pub(crate) use kafka::{Kafka, archive_classes};
 pub(crate) use zipkin::Zipkin;
@@ -44,14 +45,7 @@ impl Process {
     pub(crate) fn start(name: &str, command: &Command, folder: &Path) -> Result<Self> {
         let log_path = folder.join(format!("{name}.log"));
         let log = File::create(&log_path).with_context(|| format!("cannot make {}", log_path.display()))?;
-        let mut wrapped = Command::new("setpriv");
-        wrapped.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => wrapped.env(name, value),
-                None => wrapped.env_remove(name),
-            };
-        }
+        let mut wrapped = shell::wrapped("setpriv", &["--pdeathsig", "KILL", "--"], command);
         // Cargo sets this variable for build scripts; a program would search its libraries there
         // first.
         wrapped.env_remove("LD_LIBRARY_PATH").process_group(0);

@@ -9,6 +9,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use blkkin_qemu::processes;
+
 /// Names and texts.
 const MAPPINGS: [(&str, &str); 1] =
     [("postgresql", include_str!("../../../../configs/mappings/postgresql.toml"))];
@@ -28,8 +30,8 @@ pub(super) fn names() -> String {
 /// by a path that this process can open.
 pub(super) fn running(program: &Path) -> Vec<PathBuf> {
     let mut found = BTreeMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let process = entry.path();
+    for pid in processes(Path::new("/")).into_iter().flatten() {
+        let process = Path::new("/proc").join(pid.to_string());
         let Ok(path) = fs::read_link(process.join("exe")) else { continue };
         if path.file_name() != program.file_name() {
             continue;
