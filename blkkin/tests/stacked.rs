@@ -8,11 +8,10 @@ use blkkin_aggregator::trace::stacked::Stacked;
 use blkkin_tracer::TracerConfig;
 use blkkin_wire::event::{BioEvent, Submitter};
 
-use crate::support;
-use crate::support::disk::{Disk, Statistics, Upper};
+use crate::support::disk::{self, Disk, Statistics, Upper};
 use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::until_complete;
-use crate::support::recording::Recording;
+use crate::support::recording::{Recorder, Recording};
 use crate::support::{needs, or_skip};
 
 const LOWER: u64 = 96 << 20;
@@ -49,7 +48,12 @@ fn assert_traced(arguments: &[&str]) {
         let before = disk.statistics();
         let mut process = GatedProcess::program(&args, &disk.file("fio.out"));
         let config = TracerConfig { kernel_origin: true, ..TracerConfig::default() };
-        let recording = support::recording::record(&config, &mut [&mut process]);
+        let recorder = Recorder::start(&config, &[process.pid()]);
+        assert_eq!(process.run_to_exit(), 0, "{}", process.output());
+        // fio changes the times of the device's file. ext4 would commit them within 5 s, between the
+        // end of the recording and the kernel's counts.
+        disk::sync(&disk.mount_point());
+        let recording = recorder.finish();
         counted = disk.statistics().since(before);
         recording
     });
