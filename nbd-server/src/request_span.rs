@@ -21,7 +21,7 @@
 //! A span ends after its reply was handed to the kernel, and the client may have the reply before.
 //! With one clock that is harmless; with two it would look like an offset between the clocks. So
 //! for a client that may be on another machine the span gets the event `answers` before its reply
-//! is sent (docs/daemons.md).
+//! is sent (docs/nbd.md).
 //!
 //! While no session records, each of these calls costs one comparison.
 

@@ -2,7 +2,8 @@
 //! `Authorization: Bearer TOKEN`). In Prometheus: `authorization: {credentials_file: …}`.
 //!
 //! *Invariant*: the time of the comparison does not depend on how much of the token is correct.
-//! Health needs no token: it reveals whether the service is healthy, and nothing about the machine.
+//! Health needs no token: a manager has none. It has the names of disks with their explained bytes, of kernel modules and of
+//! unreachable peers (docs/security.md).
 //!
 //! *Rejected*: TLS here. A certificate for each node is more to maintain than device names are
 //! worth. In an untrusted network a reverse proxy with TLS can forward to the loopback address.
