@@ -90,12 +90,11 @@ impl FdStore {
         descriptors.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect()
     }
 
-    /// Stores a descriptor. systemd must not poll it: the kernel reports an error for a map without
-    /// a poll method (`bpf_map_poll`, kernel/bpf/syscall.c), and systemd drops a descriptor with an
-    /// error.
-    pub(crate) fn store(self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    /// Stores descriptors under one name, by one message. systemd must not poll them: the kernel reports an error for a
+    /// map without a poll method (`bpf_map_poll`, kernel/bpf/syscall.c), and systemd drops a descriptor with an error.
+    pub(crate) fn store(self, name: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let states = [NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")];
-        sd_notify::notify_with_fds(&states, &[descriptor])
+        sd_notify::notify_with_fds(&states, descriptors)
     }
 
     /// Removes all descriptors of this name.

@@ -57,7 +57,7 @@ impl Manager {
 
     /// Processes the notifications that have arrived.
     pub(crate) fn receive_notifications(&mut self) {
-        while let Some((message_text, descriptor)) = receive(&self.socket) {
+        while let Some((message_text, descriptors)) = receive(&self.socket) {
             let name = message_text.lines().find_map(|line| line.strip_prefix("FDNAME="));
             let name = name.unwrap_or_default().to_owned();
             if message_text.contains("FDSTORE=1") {
@@ -65,7 +65,11 @@ impl Manager {
                     message_text.contains("FDPOLL=0"),
                     "without it systemd polls the map, sees an error and drops it"
                 );
-                self.stored.push((name, descriptor.unwrap()));
+                assert_eq!(descriptors.len(), 2, "both maps by one message");
+                // In no order that the agent may rely on.
+                descriptors
+                    .into_iter()
+                    .for_each(|descriptor| self.stored.insert(0, (name.clone(), descriptor)));
             } else if message_text.contains("FDSTOREREMOVE=1") {
                 self.stored.retain(|(stored, _)| *stored != name);
             }
@@ -73,8 +77,8 @@ impl Manager {
     }
 }
 
-/// Receives a notification and the descriptor that came with it.
-fn receive(socket: &UnixDatagram) -> Option<(String, Option<OwnedFd>)> {
+/// Receives a notification and the descriptors that came with it.
+fn receive(socket: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
     let (mut message_text, mut control) = ([0u8; 4096], [0u64; 8]);
     let mut part = libc::iovec { iov_base: message_text.as_mut_ptr().cast(), iov_len: message_text.len() };
     // SAFETY: a message header of zeros is valid and empty.
@@ -85,11 +89,13 @@ fn receive(socket: &UnixDatagram) -> Option<(String, Option<OwnedFd>)> {
     let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     let text = String::from_utf8_lossy(message_text.get(..usize::try_from(length).ok()?)?).into_owned();
     // SAFETY: the kernel has filled the header in; an SCM_RIGHTS message contains descriptors that
-    // this process owns now.
-    let descriptor = unsafe {
+    // this process owns now, as many as its length has room for.
+    let descriptors = unsafe {
         let first = libc::CMSG_FIRSTHDR(&raw const message);
-        (!first.is_null() && (*first).cmsg_type == libc::SCM_RIGHTS)
-            .then(|| OwnedFd::from_raw_fd(std::ptr::read_unaligned(libc::CMSG_DATA(first).cast::<i32>())))
+        let is_rights = !first.is_null() && (*first).cmsg_type == libc::SCM_RIGHTS;
+        let bytes = if is_rights { (*first).cmsg_len - libc::CMSG_LEN(0) as usize } else { 0 };
+        let descriptor = |at| std::ptr::read_unaligned(libc::CMSG_DATA(first).cast::<i32>().add(at));
+        (0..bytes / size_of::<i32>()).map(|at| OwnedFd::from_raw_fd(descriptor(at))).collect()
     };
-    Some((text, descriptor))
+    Some((text, descriptors))
 }

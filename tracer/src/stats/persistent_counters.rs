@@ -31,7 +31,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aya::maps::{MapData, PerCpuArray};
+use aya::maps::{MapData, MapType, PerCpuArray};
 use blkkin_wire::crash_report::{LossReport, RecordCounts};
 use blkkin_wire::ids::StartEpoch;
 
@@ -179,10 +179,15 @@ impl OrphanedCounters {
 }
 
 impl CrashedRunStats {
-    /// Reads the counters from descriptors that another process has kept.
-    pub fn from_descriptors(counters: OwnedFd, progress_map: OwnedFd) -> Result<CrashedRunStats, String> {
+    /// Reads the counters from the descriptors of a run that another process has kept, in any order: the counters are
+    /// the map that has a value for each CPU.
+    pub fn from_descriptors([one, other]: [OwnedFd; 2]) -> Result<CrashedRunStats, String> {
         let open = |map| MapData::from_fd(map).map_err(|error| crate::aya_error::error_chain(&error));
-        CrashedRunStats::read(open(counters)?, &open(progress_map)?)
+        let (one, other) = (open(one)?, open(other)?);
+        let has_counters =
+            one.info().and_then(|info| info.map_type()).is_ok_and(|kind| kind == MapType::PerCpuArray);
+        let (counters, progress_map) = if has_counters { (one, other) } else { (other, one) };
+        CrashedRunStats::read(counters, &progress_map)
     }
 
     fn from_pins(folder: &Path) -> Result<CrashedRunStats, String> {

@@ -15,9 +15,10 @@ use blkkin_wire::ids::StartEpoch;
 
 use crate::service::FdStore;
 
-const COUNTERS: &str = "counters";
-/// The stored name, kept from earlier versions so that their counters are still recovered.
-const PROGRESS: &str = "ledger";
+/// Name of both descriptors of a run: systemd removes them by one message, so a kill in the middle leaves none or both.
+const RUN: &str = "run";
+/// Names of the descriptors that earlier versions stored.
+const EARLIER: [&str; 2] = ["counters", "ledger"];
 
 /// The place that holds an agent's counters while no agent runs.
 pub(super) enum CounterStore {
@@ -74,10 +75,9 @@ impl CounterStore {
         match self {
             CounterStore::FdStore(store) => {
                 let epoch = handles.epoch;
-                let both = [(PROGRESS, &handles.progress_map), (COUNTERS, &handles.counters)];
-                let stored_both =
-                    both.into_iter().try_for_each(|(what, map)| store.store(&name(what, epoch), map.as_fd()));
-                stored_both
+                let both = [handles.progress_map.as_fd(), handles.counters.as_fd()];
+                store
+                    .store(&name(RUN, epoch), &both)
                     .map(|()| OwnCounters::Stored(*store, epoch))
                     .map_err(|error| format!("the service manager: {error}"))
             }
@@ -109,7 +109,7 @@ impl Drop for OwnCounters {
 }
 
 fn remove(store: FdStore, epoch: StartEpoch) {
-    [COUNTERS, PROGRESS].iter().for_each(|what| store.remove(&name(what, epoch)));
+    [RUN].iter().chain(&EARLIER).for_each(|what| store.remove(&name(what, epoch)));
 }
 
 fn name(what: &str, epoch: StartEpoch) -> String {
@@ -117,21 +117,18 @@ fn name(what: &str, epoch: StartEpoch) -> String {
 }
 
 fn stored(store: FdStore) -> Vec<UnreportedRun> {
-    let mut found = BTreeMap::<u64, [Option<OwnedFd>; 2]>::new();
+    let mut found = BTreeMap::<u64, Vec<OwnedFd>>::new();
     for (name, descriptor) in store.take() {
         let Some((what, epoch)) = name.split_once('-') else { continue };
         let Ok(epoch) = u64::from_str_radix(epoch, 16) else { continue };
-        let [counters, progress] = found.entry(epoch).or_default();
-        match what {
-            COUNTERS => *counters = Some(descriptor),
-            PROGRESS => *progress = Some(descriptor),
-            _ => {}
+        if what == RUN || EARLIER.contains(&what) {
+            found.entry(epoch).or_default().push(descriptor);
         }
     }
-    let unreported = |(epoch, both): (u64, [Option<OwnedFd>; 2])| {
-        let counters = match both {
-            [Some(counters), Some(progress)] => CrashedRunStats::from_descriptors(counters, progress),
-            _ => Err("the service manager has only part of its counters".to_owned()),
+    let unreported = |(epoch, maps): (u64, Vec<OwnedFd>)| {
+        let counters = match <[OwnedFd; 2]>::try_from(maps) {
+            Ok(both) => CrashedRunStats::from_descriptors(both),
+            Err(_) => Err("the service manager has only part of its counters".to_owned()),
         };
         let epoch = StartEpoch(epoch);
         UnreportedRun { epoch: Some(epoch), counters, handle: RunHandle::Stored(store, epoch) }
