@@ -1,5 +1,5 @@
-//! `lint`: formatting, vocabulary, module cycles, clippy, documentation, and the licences and
-//! sources of dependencies.
+//! `lint`: formatting, vocabulary, module cycles, clippy, documentation, the book, and the
+//! licences and sources of dependencies.
 //!
 //! All checks run even when one fails, so one run shows every error. Known vulnerabilities are
 //! checked only with `--advisories`. Their database is fetched and changes daily, so the same
@@ -16,6 +16,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::book;
 use crate::setup::{self, Purpose};
 use crate::shell;
 use crate::timing::Timings;
@@ -30,7 +31,7 @@ const DENY_VERSION: &str = "0.20.2";
 pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -> Result<()> {
     setup::run(workspace, &[Purpose::Build, Purpose::Lint])?;
     let mut timings = Timings::default();
-    let checks: [(&str, &dyn Fn() -> Result<()>); 9] = [
+    let checks: [(&str, &dyn Fn() -> Result<()>); 10] = [
         ("format", &|| shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))),
         ("format of kprobe-ebpf", &|| shell::run(ebpf_cargo(workspace).args(["fmt", "--check"]))),
         ("format of fuzz", &|| {
@@ -38,12 +39,13 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -
             shell::run(command.current_dir(workspace.root().join("fuzz")).args(["fmt", "--check"]))
         }),
         ("vocabulary", &|| {
-            words::check(workspace.root(), &sources(workspace, &["rs", "c", "h", "cc", "hpp"])?)
+            words::check(workspace.root(), &workspace.sources(&["rs", "c", "h", "cc", "hpp"])?)
         }),
-        ("module cycles", &|| cycles::check(workspace.root(), &sources(workspace, &["rs"])?)),
+        ("module cycles", &|| cycles::check(workspace.root(), &workspace.sources(&["rs"])?)),
         ("clippy", &|| clippy(workspace)),
         ("the compiler's lints of kprobe-ebpf", &|| ebpf_warnings(workspace)),
         ("documentation", &|| documentation(workspace)),
+        ("book", &|| book::run(workspace)),
         ("dependencies", &|| dependencies(workspace, advisories)),
     ];
     let mut failed = Vec::new();
@@ -64,19 +66,6 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -
         bail!("lint found something in: {}", failed.join(", "));
     }
     Ok(())
-}
-
-/// Lists the files with one of these extensions that git tracks or would track.
-fn sources(workspace: &Workspace, extensions: &[&str]) -> Result<Vec<String>> {
-    let mut git = Command::new("git");
-    git.arg("-C").arg(workspace.root()).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
-    let listed = shell::capture(&mut git).context("cannot list the sources")?;
-    let wanted =
-        |file: &&str| file.rsplit_once('.').is_some_and(|(_, extension)| extensions.contains(&extension));
-    let mut files: Vec<String> = listed.lines().filter(wanted).map(str::to_owned).collect();
-    // A file that was removed and not committed is still listed.
-    files.retain(|file| workspace.root().join(file).is_file());
-    Ok(files)
 }
 
 fn clippy(workspace: &Workspace) -> Result<()> {
@@ -131,21 +120,12 @@ fn dependencies(workspace: &Workspace, advisories: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns the path of `cargo-deny`, installed in the tool chain's folder: the version is pinned,
-/// and the user's `~/.cargo/bin` stays unchanged.
+/// Returns the path of `cargo-deny` of the pinned version.
 fn cargo_deny(workspace: &Workspace) -> Result<PathBuf> {
-    let prefix = workspace.toolchain_dir();
-    let program = prefix.join("bin/cargo-deny");
-    let found = shell::capture(Command::new(&program).arg("--version")).unwrap_or_default();
-    if found.trim().ends_with(DENY_VERSION) {
-        return Ok(program);
-    }
-    println!(
-        "  building cargo-deny {DENY_VERSION} into target/toolchain: checks licences and sources (about a minute, once)"
-    );
-    let scratch = prefix.join("build-deny");
-    shell::run(&mut workspace.cargo_install("cargo-deny", DENY_VERSION, &prefix, &scratch))
-        .context("cannot build cargo-deny")?;
-    std::fs::remove_dir_all(&scratch).with_context(|| format!("cannot remove {}", scratch.display()))?;
-    Ok(program)
+    workspace.installed_tool(
+        "cargo-deny",
+        DENY_VERSION,
+        &[],
+        "checks licences and sources (about a minute, once)",
+    )
 }

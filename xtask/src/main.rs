@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tasks print to the terminal of the developer")]
 
 mod bench;
+mod book;
 mod cargo_build;
 mod demo;
 mod dist;
@@ -112,8 +113,10 @@ enum Task {
         #[arg(long)]
         image: bool,
     },
-    /// Check format, vocabulary, clippy, documentation, and the licences and sources of
-    /// dependencies
+    /// Make HTML pages of docs/ in target/book, and check every link
+    Book,
+    /// Check format, vocabulary, clippy, documentation, the book, and the licences and
+    /// sources of dependencies
     Lint {
         /// Check for known vulnerabilities (fetches the RustSec database)
         #[arg(long)]
@@ -163,8 +166,36 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
         Task::Soak(options) => soak::run(workspace, &options),
         Task::Fuzz(options) => fuzz::run(workspace, &options),
         Task::Dist { image } => dist::run(workspace, image).map(|()| ExitCode::SUCCESS),
+        Task::Book => book::run(workspace).map(|()| ExitCode::SUCCESS),
         Task::Lint { advisories, only } => {
             lint::run(workspace, advisories, only.as_deref()).map(|()| ExitCode::SUCCESS)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn every_task_in_the_documentation_exists() {
+        let workspace = Workspace::find().unwrap();
+        let mut count = 0;
+        let pages = workspace.sources(&["md"]).unwrap().into_iter();
+        // The changelog has tasks of former versions.
+        for page in pages.filter(|page| page != "CHANGELOG.md") {
+            let text = std::fs::read_to_string(workspace.root().join(&page)).unwrap();
+            for command in book::commands::commands(&text, &["cargo", "xtask"]) {
+                count += 1;
+                let line = ["cargo xtask".to_owned()].into_iter().chain(command.arguments);
+                let Err(error) = Arguments::try_parse_from(line) else { continue };
+                let is_fine = error.kind() == ErrorKind::DisplayHelp
+                    || error.kind() == ErrorKind::MissingRequiredArgument;
+                assert!(is_fine, "{page}: {}: {error}", command.text);
+            }
+        }
+        assert!(count > 20, "{count} command lines");
     }
 }

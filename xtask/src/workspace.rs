@@ -73,6 +73,42 @@ impl Workspace {
         command.arg("--root").arg(prefix).arg("--target-dir").arg(target).env("CARGO_PROFILE_DEV_DEBUG", "0");
         command
     }
+
+    /// Returns the path of a tool of a version in the tool chain's folder, and installs it there if it is missing. The
+    /// user's `~/.cargo/bin` stays unchanged.
+    pub(crate) fn installed_tool(
+        &self,
+        tool: &str,
+        version: &str,
+        features: &[&str],
+        purpose: &str,
+    ) -> Result<PathBuf> {
+        let prefix = self.toolchain_dir();
+        let program = prefix.join("bin").join(tool);
+        let found = shell::capture(Command::new(&program).arg("--version")).unwrap_or_default();
+        if found.trim().ends_with(version) {
+            return Ok(program);
+        }
+        println!("  building {tool} {version} into target/toolchain: {purpose}");
+        let scratch = prefix.join(format!("build-{tool}"));
+        shell::run(self.cargo_install(tool, version, &prefix, &scratch).args(features))
+            .with_context(|| format!("cannot build {tool}"))?;
+        std::fs::remove_dir_all(&scratch).with_context(|| format!("cannot remove {}", scratch.display()))?;
+        Ok(program)
+    }
+
+    /// Lists the files with one of these extensions that git tracks or would track, as paths below the root.
+    pub(crate) fn sources(&self, extensions: &[&str]) -> Result<Vec<String>> {
+        let mut git = Command::new("git");
+        git.arg("-C").arg(&self.root).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
+        let listed = shell::capture(&mut git).context("cannot list the sources")?;
+        let wanted =
+            |file: &&str| file.rsplit_once('.').is_some_and(|(_, extension)| extensions.contains(&extension));
+        let mut files: Vec<String> = listed.lines().filter(wanted).map(str::to_owned).collect();
+        // A file that was removed and not committed is still listed.
+        files.retain(|file| self.root.join(file).is_file());
+        Ok(files)
+    }
 }
 
 fn cargo() -> OsString {

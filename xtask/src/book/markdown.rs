@@ -1,0 +1,93 @@
+//! Links and anchors of Markdown.
+//!
+//! *In*: the text of a page. *Out*: its links, with the place of each target in the text, and the anchors of its headings.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+/// A link or an image to a place that is not on another host.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Target as it is written: `other.md#anchor`.
+    pub(crate) target: String,
+    /// The target's bytes in the text.
+    pub(crate) place: Range<usize>,
+}
+
+/// Finds the links and images that are no URLs.
+pub(crate) fn links(markdown: &str) -> Vec<Link> {
+    let mut found = Vec::new();
+    for (event, range) in Parser::new_ext(markdown, Options::ENABLE_TABLES).into_offset_iter() {
+        let (Event::Start(Tag::Link { dest_url, .. }) | Event::Start(Tag::Image { dest_url, .. })) = event
+        else {
+            continue;
+        };
+        if dest_url.contains("://") || dest_url.starts_with("mailto:") {
+            continue;
+        }
+        // The text of a link is in front of its target, and may contain it.
+        if let Some(at) = markdown[range.clone()].rfind(&*dest_url) {
+            let start = range.start + at;
+            found.push(Link { target: dest_url.to_string(), place: start..start + dest_url.len() });
+        }
+    }
+    found
+}
+
+/// Returns the anchors of a page's headings, as GitHub and mdBook form them.
+pub(crate) fn anchors(markdown: &str) -> HashSet<String> {
+    let mut titles = Vec::new();
+    let mut title: Option<String> = None;
+    for event in Parser::new_ext(markdown, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::Heading { .. }) => title = Some(String::new()),
+            Event::End(TagEnd::Heading(_)) => titles.extend(title.take()),
+            Event::Text(text) | Event::Code(text) => {
+                if let Some(title) = &mut title {
+                    title.push_str(&text);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut used = HashMap::<String, usize>::new();
+    let mut anchor = |title: &String| {
+        let name: String = title.to_lowercase().chars().filter_map(anchor_char).collect();
+        let count = used.entry(name.clone()).or_default();
+        *count += 1;
+        if *count == 1 { name } else { format!("{name}-{}", *count - 1) }
+    };
+    titles.iter().map(&mut anchor).collect()
+}
+
+fn anchor_char(character: char) -> Option<char> {
+    match character {
+        ' ' => Some('-'),
+        kept if kept.is_alphanumeric() || kept == '-' || kept == '_' => Some(kept),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_found_with_their_places() {
+        let text = "[a.md](a.md#b), ![p](x/p.png) and [far](https://x/y.md), `[c](c.md)`\n\n| t |\n|---|\n| [d](d.md) |\n";
+        let found = links(text);
+        let targets: Vec<&str> = found.iter().map(|link| &*link.target).collect();
+        assert_eq!(targets, ["a.md#b", "x/p.png", "d.md"]);
+        assert!(found.iter().all(|link| text[link.place.clone()] == link.target));
+        assert_eq!(found[0].place.start, 7);
+    }
+
+    #[test]
+    fn anchors_are_those_of_the_headings() {
+        let expected = ["whose-thread-an-event-may-name", "--to-zipkin-otlp", "again", "again-1"];
+        let text = "# Whose thread an event may name?\n## `--to`: Zipkin, OTLP\n## Again\n## Again\n";
+        assert_eq!(anchors(text), expected.map(str::to_owned).into());
+    }
+}
