@@ -7,13 +7,14 @@
 //! ```
 //!
 //! *Out*: one binary without dependencies on shared libraries, packages of it with its units, options, completions
-//! and manual pages and the sums of all of them, and a container image that contains only this binary. *Invariant*: the tests of containers and hosts use a binary that the same
+//! and manual pages, a bill of materials ([`sbom`]), the sums of all of them, and a container image that contains only this binary. *Invariant*: the tests of containers and hosts use a binary that the same
 //! steps build from the same crates. Only its last link step differs from the binary that all other
 //! tests run ([`static_link`]).
 
 mod image;
 mod package;
 mod rpm;
+mod sbom;
 mod static_link;
 
 use std::path::{Path, PathBuf};
@@ -43,6 +44,7 @@ pub(crate) fn run(workspace: &Workspace, with_image: bool) -> Result<()> {
     if with_image {
         files.push(image::build(workspace, &files[0])?);
     }
+    files.push(sbom::build(workspace, &folder(workspace))?);
     files.iter().try_for_each(|file| print_size(workspace, file))?;
     write_sums(workspace, &files)
 }
@@ -59,7 +61,9 @@ fn write_sums(workspace: &Workspace, files: &[PathBuf]) -> Result<()> {
 /// Builds the static binary of the tests in the dev profile, like all tested code, and its packages.
 pub(crate) fn for_tests(workspace: &Workspace) -> Result<()> {
     let binary = static_link::build(workspace, Profile::Dev)?;
-    package::build(workspace, &binary, &folder(workspace).join("test"), LEVEL_TESTS)?;
+    let folder = folder(workspace).join("test");
+    package::build(workspace, &binary, &folder, LEVEL_TESTS)?;
+    sbom::build(workspace, &folder)?;
     Ok(())
 }
 

@@ -64,6 +64,13 @@ pub(super) fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf> 
     Ok(output_path)
 }
 
+/// Returns the archives of the static link.
+pub(super) fn linked_archives(workspace: &Workspace) -> Result<Vec<PathBuf>> {
+    let folder = archives(workspace)?;
+    let paths = REQUIRED.iter().chain(&OPTIONAL).map(|name| folder.join(format!("lib{name}.a")));
+    Ok(paths.filter(|path| path.exists()).collect())
+}
+
 /// Makes a folder with links to the archives of this machine's compiler.
 fn archives(workspace: &Workspace) -> Result<PathBuf> {
     let links = folder(workspace).join("archives");
