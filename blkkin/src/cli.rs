@@ -3,8 +3,11 @@
 
 mod after_help;
 mod config_file;
+#[cfg(test)]
+mod documentation;
 pub(crate) mod listen;
 pub(crate) mod shell_files;
+pub(crate) mod topics;
 pub(crate) mod units;
 
 use std::convert::Infallible;
@@ -16,9 +19,12 @@ use std::str::FromStr;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+use blkkin_report::{ReportConfig, Section};
+
 use crate::cli::listen::ListenAddr;
 use crate::error::{CliError, Status};
 use crate::log::LogFormat;
+use crate::suggest::suggest;
 
 /// Maximum width of help text, for readability; narrower terminals wrap earlier.
 const HELP_WIDTH_MAX: usize = 100;
@@ -47,6 +53,8 @@ pub(crate) enum CliCommand {
     Exporter(ExporterArgs),
     /// Report what can be traced here, what cannot, and why
     Doctor(DoctorArgs),
+    /// Print a page of the documentation, or list the pages
+    Help(topics::HelpArgs),
     /// Print the completions for a shell
     Completions(shell_files::CompletionsArgs),
     /// Write the manual pages into a folder
@@ -368,10 +376,10 @@ pub(crate) struct DoctorArgs {
 #[command(next_help_heading = "WHAT: repeated filters widen, different ones narrow")]
 pub(crate) struct FilterArgs {
     /// Tasks of this name (their comm, at most 15 bytes)
-    #[arg(long, value_name = "NAME")]
+    #[arg(short = 'n', long, value_name = "NAME")]
     pub(crate) comm: Vec<String>,
     /// Processes with these ids
-    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    #[arg(short, long, value_name = "PID", value_delimiter = ',')]
     pub(crate) pid: Vec<String>,
     /// Threads with these ids
     #[arg(long, value_name = "TID", value_delimiter = ',')]
@@ -387,7 +395,7 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "CGROUP")]
     pub(crate) cgroup: Vec<String>,
     /// Block requests to this device: sda1, /dev/sda1 or 8:1
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(short, long, value_name = "DEVICE")]
     pub(crate) device: Vec<String>,
     /// System calls with these names: pread64,fsync
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -456,11 +464,18 @@ pub(crate) struct UsdtArgs {
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
     /// Destinations of spans, repeatable: zipkin=URL, zipkin=FILE.json or otlp=URL
-    #[arg(long, value_name = "DEST")]
+    #[arg(short = 'o', long, value_name = "DEST")]
     pub(crate) to: Vec<String>,
-    /// Number of slowest storage operations to draw
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) slowest: usize,
+    /// Print every section of the report, not only the summary
+    #[arg(long, conflicts_with = "show")]
+    pub(crate) full: bool,
+    /// Sections to print behind the summary, separated by commas: layers, calls, devices, files, kernel, writers, waits,
+    /// operations, slowest, explained
+    #[arg(long, value_name = "SECTION", value_delimiter = ',', value_parser = section, hide_possible_values = true)]
+    pub(crate) show: Vec<Section>,
+    /// Number of slowest storage operations to draw (5); implies --show slowest
+    #[arg(long, value_name = "N")]
+    pub(crate) slowest: Option<usize>,
     /// Write the report as JSON, to FILE or in place of the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
@@ -472,6 +487,33 @@ pub(crate) struct OutputArgs {
     pub(crate) no_report: bool,
     #[command(flatten)]
     pub(crate) servers: ServerArgs,
+}
+
+impl OutputArgs {
+    /// Returns the sections that the report prints behind its summary.
+    pub(crate) fn sections(&self) -> Vec<Section> {
+        if self.full {
+            return Section::ALL.to_vec();
+        }
+        let are_drawn = self.slowest.is_some_and(|number| number > 0);
+        let slowest = are_drawn.then_some([Section::Operations, Section::Slowest]);
+        self.show.iter().copied().chain(slowest.into_iter().flatten()).collect()
+    }
+
+    /// Returns the number of slowest storage operations to keep.
+    pub(crate) fn slowest(&self) -> usize {
+        self.slowest.unwrap_or(ReportConfig::SLOWEST)
+    }
+}
+
+/// Parses the name of a section.
+fn section(name: &str) -> Result<Section, String> {
+    let names = || Section::ALL.map(Section::name);
+    Section::ALL.into_iter().find(|section| section.name() == name).ok_or_else(|| {
+        let nearest =
+            suggest(name, names()).map(|nearest| format!("; did you mean {nearest}?")).unwrap_or_default();
+        format!("the report has {}{nearest}", names().join(", "))
+    })
 }
 
 #[derive(Clone, Debug, Default, Args)]

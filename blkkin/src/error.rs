@@ -31,7 +31,11 @@ pub(crate) enum Status {
 
 impl Status {
     pub(crate) fn code(self) -> ExitCode {
-        ExitCode::from(match self {
+        ExitCode::from(self.number())
+    }
+
+    pub(crate) fn number(self) -> u8 {
+        match self {
             Status::Success => 0,
             Status::Failed => 1,
             Status::Usage => 2,
@@ -39,7 +43,7 @@ impl Status {
             Status::NotExecutable => 126,
             Status::NotFound => 127,
             Status::Interrupted => 130,
-        })
+        }
     }
 }
 

@@ -62,6 +62,7 @@ fn dispatch(command: CliCommand) -> ExitCode {
         CliCommand::Aggregator(args) => services::aggregator::aggregator(&args),
         CliCommand::Exporter(args) => services::exporter::exporter(&args),
         CliCommand::Doctor(args) => doctor::doctor(&args),
+        CliCommand::Help(args) => cli::topics::help(&args, cli::definition()),
         CliCommand::Completions(args) => cli::shell_files::completions(&args, cli::definition()),
         CliCommand::ManualPages(args) => cli::shell_files::manual_pages(&args, cli::definition()),
     };

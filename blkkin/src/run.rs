@@ -85,7 +85,7 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
     let report = Report::new(ReportConfig {
         command: Some(command.shell_line()),
         excludes_writers: !config.kernel_origin,
-        slowest: args.output.slowest,
+        slowest: args.output.slowest(),
         daemon_spans: lttng::daemon_span_source(&args.lttng, &args.usdt),
         ..ReportConfig::new(clock::now())
     });

@@ -112,7 +112,7 @@ fn the_report_names_a_lock() {
     held.lock().unwrap();
     let report = TempFile::new("reported.json");
     let json = format!("--json={}", report.0);
-    let mut command = common::blkkin(&["run", &json, "--", "flock", &file.0, "true"]);
+    let mut command = common::blkkin(&["run", "--show", "layers", &json, "--", "flock", &file.0, "true"]);
     let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     assert!(eventually(|| has_waiter(&file.0)), "the program does not wait for the lock");
     std::thread::sleep(Duration::from_millis(HELD_MS));

@@ -33,7 +33,7 @@ fn assert_diagnosis_names(layer: &str) {
     let report = Path::new("/tmp/fio.json");
     let fio =
         Fio { target: Path::new(&disk), pattern: "randread", jobs: 1, requests: 10, bytes: 4096, report };
-    let mut args = vec!["run", "--syscall", "pread64", "--"];
+    let mut args = vec!["run", "--show", "slowest", "--syscall", "pread64", "--"];
     let command = fio.args();
     args.extend(command.iter().map(String::as_str));
     let run = common::run(&args).expect_code(0);

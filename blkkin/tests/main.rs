@@ -30,6 +30,7 @@ mod context_trust;
 mod daemons;
 mod destinations;
 mod device;
+mod documentation;
 mod explained;
 mod exporter;
 mod exporting;

@@ -50,7 +50,7 @@ fn trace(home: &Path, options: &[&str], listen: &str, script: &str) -> Run {
          until [ -s $H/uri ]; do sleep 0.02; done; U=$(head -n 1 $H/uri); {script}; kill $P; wait $P"
     );
     let to = format!("zipkin={home}/spans.json");
-    let args = ["--ust", "--nbd", "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
+    let args = ["--full", "--ust", "--nbd", "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
     let command = common::blkkin(&[&["run"], options, &args[..], &["--", "sh", "-c", &script]].concat());
     let namespace = LttngNamespace::new().unwrap();
     Run::from(namespace.enter(&command).output().unwrap())
@@ -144,7 +144,7 @@ fn assert_each_request_has_its_server_span(
 /// Asserts that the report draws the slowest operations from the client down to the system call.
 fn assert_report_draws(page: &str, call: &str) {
     let (_, page) = page.split_once("the 5 slowest operations").unwrap_or_else(|| panic!("{page}"));
-    let (page, _) = page.split_once("slowest requests").unwrap_or((page, ""));
+    let (page, _) = page.split_once("slowest storage operations").unwrap_or((page, ""));
     let row = |text: &str| page.lines().filter(|line| line.trim_start().starts_with(text)).count();
     for text in ["fio: nbd ", "blkkin-nbd: nbd ", "in transit"] {
         assert_eq!(row(text), 5, "{text}: {page}");

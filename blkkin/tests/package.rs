@@ -4,11 +4,12 @@
 //! judges*: dpkg and rpm on an overlay of this machine's root, bash for the completions, systemd-analyze for the units; the
 //! files of the overlay's upper layer after a purge.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::tools::{capture, tool};
+use crate::support::tools::{capture, static_binary, tool};
 use crate::support::{needs, or_skip};
 
 /// Runs the script of the first argument in an overlay of the root: what it writes is in the second, a folder.
@@ -86,7 +87,7 @@ echo "== purged"; dpkg --purge blkkin; find /etc /usr /var -xdev -name '*blkkin*
     let completed = part(&output, "completions");
     assert!(completed.contains("--to"), "{completed}");
     let pages: Vec<_> = part(&output, "manual").lines().collect();
-    let commands = ["agent", "aggregator", "completions", "doctor", "exporter", "run", "trace"];
+    let commands = ["agent", "aggregator", "completions", "doctor", "exporter", "help", "run", "trace"];
     let expected = commands.map(|command| format!("blkkin-{command}.1.gz 1"));
     assert_eq!(pages, expected.iter().map(String::as_str).chain(["blkkin.1.gz 1"]).collect::<Vec<_>>());
     assert_eq!(part(&output, "units"), "status 0\n", "{output}");
@@ -154,4 +155,36 @@ fn an_archive_runs_in_an_empty_root() {
         assert!(line.split_whitespace().nth(1) == Some("0/0"), "{line}");
     }
     assert!(owners.contains("usr/lib/systemd/system/blkkin-agent.service"), "{owners}");
+}
+
+/// The bill of materials has each crate from which a message of the binary has a source file.
+#[test]
+fn the_bill_of_materials_has_what_the_binary_contains() {
+    let bill = or_skip!(built(".cdx.json"));
+    let bill: serde_json::Value = serde_json::from_slice(&fs::read(bill).unwrap()).unwrap();
+    let components = bill["components"].as_array().unwrap();
+    let listed: BTreeSet<String> = components
+        .iter()
+        .map(|one| {
+            format!("{}-{}", one["name"].as_str().unwrap(), one["version"].as_str().unwrap_or_default())
+        })
+        .collect();
+    let binary = fs::read(or_skip!(static_binary())).unwrap();
+    let found = crates_in(&String::from_utf8_lossy(&binary));
+    assert!(found.len() > 30, "{found:?}");
+    let missing: Vec<&String> = found.iter().filter(|one| !listed.contains(*one)).collect();
+    assert!(missing.is_empty(), "{missing:?} of {found:?}");
+    // What only the tests or the build use is not linked.
+    for name in ["proptest-", "clap_derive-", "bindgen-", "cc-1", "pulldown-cmark-"] {
+        assert!(!listed.iter().any(|one| one.starts_with(name)), "{name}: {listed:?}");
+    }
+    assert!(listed.iter().any(|one| one.starts_with("libssl.a-3")), "{listed:?}");
+    assert!(components.iter().filter(|one| one["hashes"].is_array()).count() > 100);
+}
+
+/// Finds the folders `NAME-VERSION` of registries in the texts of a program.
+fn crates_in(texts: &str) -> BTreeSet<String> {
+    let parts = texts.split("/registry/src/").skip(1);
+    let names = parts.filter_map(|part| part.split('/').nth(1).map(str::to_owned));
+    names.filter(|name| name.len() < 80 && name.contains('-') && name.is_ascii()).collect()
 }

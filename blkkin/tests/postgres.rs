@@ -58,8 +58,19 @@ impl Cluster {
     fn trace(&self, work: &str) -> Run {
         let (probes, json) = (self.probes(), format!("--json={}", self.disk.file("report.json").display()));
         let to = format!("zipkin={}", self.disk.file("spans.json").display());
-        let args =
-            ["run", "--probes", &probes, &json, "--syscall", "pread64", "--syscall", "pwrite64", "--to", &to];
+        let args = [
+            "run",
+            "--full",
+            "--probes",
+            &probes,
+            &json,
+            "--syscall",
+            "pread64",
+            "--syscall",
+            "pwrite64",
+            "--to",
+            &to,
+        ];
         common::run(&[&args[..], &["--", "sh", "-c", &self.script(OPTIONS, work)]].concat())
     }
 

@@ -4,7 +4,7 @@
 //! *Out*: text ([`Report::render`]), the same content as JSON ([`Report::to_json`]), and one line
 //! while tracing runs ([`progress`]).
 //!
-//! In flow order: [`collect`] aggregates traces, `view` lays out the sections with [`text`],
+//! In flow order: [`collect`] aggregates traces, `view` lays out a summary and the asked-for sections with [`text`],
 //! [`waterfall`] draws one storage operation, `json` serialises for machines, `output` is the entry
 //! point of both.
 //!
@@ -34,3 +34,4 @@ pub use losses::Losses;
 pub use progress::Progress;
 pub use report::{Report, ReportConfig};
 pub use text::style::{Alphabet, Colour, Style};
+pub use view::Section;

@@ -1,5 +1,11 @@
-//! The text page: totals, layers, calls, devices, files, kernel work, writers, waits, the slowest
-//! operations, the state at the end of tracing, the explained share of each disk, and the losses.
+//! The text page: a summary, and the sections that the user asks for.
+//!
+//! The summary has totals, the layers that took the time, the slowest operation, the calls that took the most, the
+//! explained share of the disks, and the losses. *Invariant*: it has at most 23 lines of 80 columns, so that it and the
+//! prompt fit a terminal, unless there are failures or losses to list; a section never replaces a line of it.
+//!
+//! *Rejected*: all sections by default, which pushed the cause out of the terminal; a pager, which a report in a log does
+//! not have.
 
 mod calls;
 mod coverage;
@@ -12,6 +18,7 @@ mod kernel;
 mod layers;
 mod losses;
 mod slowest;
+mod summary;
 mod waits;
 mod written_by;
 
@@ -33,25 +40,98 @@ pub(crate) use written_by::WRITERS_SHOWN;
 /// Maximum width of a program's name.
 const PROGRAM_WIDTH: usize = 16;
 
-/// Renders the whole page.
-pub(crate) fn page(report: &Report, losses: &Losses, style: &Style) -> String {
+/// A section of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// Time by layer.
+    Layers,
+    /// System calls and asynchronous I/O by kind.
+    Calls,
+    /// Requests by device and operation.
+    Devices,
+    /// Files by time.
+    Files,
+    /// Block I/O without a system call.
+    Kernel,
+    /// Writers of the data that was written back.
+    Writers,
+    /// Waits by cause.
+    Waits,
+    /// The slowest operations of storage daemons.
+    Operations,
+    /// Waterfalls of the slowest storage operations.
+    Slowest,
+    /// Causes of the bytes that each disk counted.
+    Explained,
+}
+
+impl Section {
+    /// All sections, in the order of the page.
+    pub const ALL: [Section; 10] = [
+        Section::Layers,
+        Section::Calls,
+        Section::Devices,
+        Section::Files,
+        Section::Kernel,
+        Section::Writers,
+        Section::Waits,
+        Section::Operations,
+        Section::Slowest,
+        Section::Explained,
+    ];
+
+    /// Returns the name of the section on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Section::Layers => "layers",
+            Section::Calls => "calls",
+            Section::Devices => "devices",
+            Section::Files => "files",
+            Section::Kernel => "kernel",
+            Section::Writers => "writers",
+            Section::Waits => "waits",
+            Section::Operations => "operations",
+            Section::Slowest => "slowest",
+            Section::Explained => "explained",
+        }
+    }
+
+    fn lines(self, report: &Report, columns: usize) -> Vec<Line> {
+        match self {
+            Section::Layers => layers::lines(report, columns),
+            Section::Calls => calls::lines(report, columns),
+            Section::Devices => devices::lines(report, columns),
+            Section::Files => files::lines(report, columns),
+            Section::Kernel => kernel::lines(report, columns),
+            Section::Writers => written_by::lines(report, columns),
+            Section::Waits => waits::lines(report, columns),
+            Section::Operations => daemon_spans::lines(report, columns),
+            Section::Slowest => slowest::lines(report, columns),
+            Section::Explained => coverage::lines(report, columns),
+        }
+    }
+}
+
+/// Renders the summary and these sections.
+pub(crate) fn page(report: &Report, losses: &Losses, style: &Style, sections: &[Section]) -> String {
     let columns = style.columns();
     let mut lines = headline::lines(report, columns);
-    for section in [
-        layers::lines(report, columns),
-        calls::lines(report, columns),
-        devices::lines(report, columns),
-        files::lines(report, columns),
-        kernel::lines(report, columns),
-        written_by::lines(report, columns),
-        waits::lines(report, columns),
-        daemon_spans::lines(report, columns),
-        slowest::lines(report, columns),
-        final_state::lines(report, columns),
-        coverage::lines(report, columns),
-        losses::lines(report, losses, columns),
-    ] {
-        lines.extend(section);
+    lines.extend(summary::causes(report, columns));
+    if sections.is_empty() {
+        lines.extend(summary::tables(report, columns));
+    }
+    for section in Section::ALL.into_iter().filter(|section| sections.contains(section)) {
+        lines.extend(section.lines(report, columns));
+    }
+    lines.extend(final_state::lines(report, columns));
+    let explained = summary::explained(report, columns);
+    if !sections.contains(&Section::Explained) && !explained.is_empty() {
+        lines.push(Line::new());
+        lines.extend(explained);
+        // The blank line in front of the losses.
+        lines.extend(losses::lines(report, losses, columns).into_iter().skip(1));
+    } else {
+        lines.extend(losses::lines(report, losses, columns));
     }
     lines.iter().map(|line| line.paint(style) + "\n").collect()
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use blkkin_aggregator::trace::{Root, Trace};
-use blkkin_report::{Alphabet, Colour, Style};
+use blkkin_report::{Alphabet, Colour, Section, Style};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{BlockOp, SyscallOutcome};
 use proptest::prelude::*;
@@ -67,7 +67,7 @@ proptest! {
     ) {
         let report = common::report(&traces);
         let style = Style { width, alphabet: Alphabet::Unicode, colour: Colour::Never };
-        for line in report.render(&style, &common::some_losses()).lines() {
+        for line in report.render(&style, &common::some_losses(), &Section::ALL).lines() {
             prop_assert!(unicode_width::UnicodeWidthStr::width(line) <= width, "{}", line);
         }
         report.to_json(&common::no_losses());

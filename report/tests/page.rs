@@ -7,7 +7,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use blkkin_report::{Alphabet, Colour, Losses, Report, Style};
+use blkkin_report::{Alphabet, Colour, Losses, Report, Section, Style};
 use unicode_width::UnicodeWidthStr;
 
 fn style(width: usize) -> Style {
@@ -30,7 +30,10 @@ fn golden(name: &str, found: &str) {
 /// Compares the pages of 80 and 100 columns, and checks the lines of pages of every width.
 fn golden_at_each_width(name: &str, report: &Report) {
     for columns in [80, 100] {
-        golden(&format!("{name}-{columns}.txt"), &report.render(&style(columns), &common::no_losses()));
+        golden(
+            &format!("{name}-{columns}.txt"),
+            &report.render(&style(columns), &common::no_losses(), &Section::ALL),
+        );
     }
     assert_lines_fit(report, &common::no_losses());
 }
@@ -39,7 +42,7 @@ fn golden_at_each_width(name: &str, report: &Report) {
 #[track_caller]
 fn assert_lines_fit(report: &Report, losses: &Losses) {
     for width in 60..=160 {
-        for line in report.render(&style(width), losses).lines() {
+        for line in report.render(&style(width), losses, &Section::ALL).lines() {
             assert!(line.width() <= width, "{} of {width} columns: {line}", line.width());
             assert_eq!(line, line.trim_end());
         }
@@ -55,18 +58,21 @@ fn with_final_state() -> Report {
 
 #[test]
 fn page_at_100_columns() {
-    golden("page-100.txt", &common::report(&common::all()).render(&style(100), &common::no_losses()));
+    golden(
+        "page-100.txt",
+        &common::report(&common::all()).render(&style(100), &common::no_losses(), &Section::ALL),
+    );
 }
 
 #[test]
 fn page_at_80_columns() {
-    golden("page-80.txt", &with_final_state().render(&style(80), &common::some_losses()));
+    golden("page-80.txt", &with_final_state().render(&style(80), &common::some_losses(), &Section::ALL));
 }
 
 #[test]
 fn page_in_ascii() {
     let style = Style { alphabet: Alphabet::Ascii, ..style(100) };
-    let page = common::report(&common::all()).render(&style, &common::no_losses());
+    let page = common::report(&common::all()).render(&style, &common::no_losses(), &Section::ALL);
     assert!(page.is_ascii());
     golden("page-100-ascii.txt", &page);
 }
@@ -76,7 +82,7 @@ fn daemon_spans_at_80_and_100_columns() {
     let report = common::daemon_spans();
     golden_at_each_width("operations", &report);
     let ascii = Style { alphabet: Alphabet::Ascii, ..style(100) };
-    assert!(report.render(&ascii, &common::no_losses()).is_ascii());
+    assert!(report.render(&ascii, &common::no_losses(), &Section::ALL).is_ascii());
 }
 
 #[test]
@@ -93,10 +99,47 @@ fn write_back_at_80_and_100_columns() {
     golden_json("write-back.json", &report.to_json(&common::no_losses()));
 }
 
+/// The prompt needs a line too.
+const LINES_OF_A_TERMINAL: usize = 23;
+
+#[test]
+fn summary_fits_a_terminal() {
+    for (name, report) in [
+        ("summary", common::report(&common::all())),
+        ("summary-waits", common::report(&common::waits())),
+        ("summary-write-back", common::report(&common::write_back::all_kinds())),
+    ] {
+        let page = report.render(&style(80), &common::no_losses(), &[]);
+        let is_usual = |line: &&str| !line.starts_with("  failed") && !line.starts_with("incomplete");
+        // The command line adds a line that names the options.
+        let count = page.lines().filter(is_usual).count();
+        assert!(count < LINES_OF_A_TERMINAL, "{count}: {page}");
+        golden(&format!("{name}-80.txt"), &page);
+        for width in 60..=160 {
+            let page = report.render(&style(width), &common::no_losses(), &[]);
+            assert!(page.lines().all(|line| line.width() <= width), "{page}");
+        }
+    }
+}
+
+#[test]
+fn every_line_of_the_summary_stays_beside_sections() {
+    let report = with_final_state();
+    let summary = report.render(&style(100), &common::some_losses(), &[]);
+    let one = report.render(&style(100), &common::some_losses(), &[Section::Devices]);
+    // A section takes the place of the table of calls.
+    let is_kept = |line: &&str| !line.starts_with("  ") && !line.is_empty();
+    assert!(summary.lines().filter(is_kept).all(|line| one.contains(line)), "{summary}\n{one}");
+    assert!(one.contains("\ndevices ──") && !one.contains("\nfiles ──"), "{one}");
+}
+
 #[test]
 fn page_without_traces() {
-    let page =
-        Report::new(blkkin_report::ReportConfig::new(common::STARTED)).render(&style(80), &Losses::default());
+    let page = Report::new(blkkin_report::ReportConfig::new(common::STARTED)).render(
+        &style(80),
+        &Losses::default(),
+        &Section::ALL,
+    );
     golden("page-empty.txt", &page);
 }
 
@@ -138,7 +181,7 @@ fn lines_fit_the_width_and_have_no_trailing_blank() {
 #[test]
 fn at_80_columns_every_table_has_all_quantiles() {
     let traces: Vec<_> = (1..20_001).map(|n| common::large(n, 100 * n)).collect();
-    let page = common::report(&traces).render(&style(80), &common::no_losses());
+    let page = common::report(&traces).render(&style(80), &common::no_losses(), &Section::ALL);
     let headings: Vec<&str> = page.lines().filter(|line| line.contains("p50")).collect();
     assert_eq!(headings.len(), 3, "layers, calls, devices:\n{page}");
     for heading in headings {
@@ -151,16 +194,17 @@ fn at_80_columns_every_table_has_all_quantiles() {
 fn a_width_of_zero_gives_the_narrowest_page() {
     let report = common::report(&common::all());
     assert_eq!(
-        report.render(&style(0), &common::no_losses()),
-        report.render(&style(60), &common::no_losses())
+        report.render(&style(0), &common::no_losses(), &Section::ALL),
+        report.render(&style(60), &common::no_losses(), &Section::ALL)
     );
 }
 
 #[test]
 fn colours_change_only_escape_sequences() {
     let report = common::report(&common::all());
-    let plain = report.render(&style(100), &common::no_losses());
-    let coloured = report.render(&Style { colour: Colour::Ansi, ..style(100) }, &common::no_losses());
+    let plain = report.render(&style(100), &common::no_losses(), &Section::ALL);
+    let coloured =
+        report.render(&Style { colour: Colour::Ansi, ..style(100) }, &common::no_losses(), &Section::ALL);
     assert!(!plain.contains('\x1b'));
     assert_eq!(without_escapes(&coloured), plain);
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use blkkin_report::Losses;
+use blkkin_report::{Losses, Section};
 use blkkin_wire::batch::SourceStats;
 use serde_json::{Value, json};
 use tracing::info;
@@ -16,6 +16,9 @@ use crate::cli::{Color, OutputArgs};
 use crate::error::{CliError, Status};
 use crate::run::pipeline::RunOutcome;
 use crate::terminal;
+
+/// Last line of a summary; at most 80 columns.
+const MORE: &str = "more: --full, or --show layers,calls,devices,files,slowest (blkkin run --help)\n";
 
 /// The stream of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,7 @@ pub(crate) struct Output {
     stream: Stream,
     color: Color,
     text: bool,
+    sections: Vec<Section>,
     json: JsonOutput,
 }
 
@@ -49,7 +53,7 @@ impl Output {
             Some(path) => JsonOutput::File(path.to_owned(), create(path)?),
         };
         let text = !args.no_report && !matches!(json, JsonOutput::ReplacesText);
-        Ok(Output { stream, color: args.color, text, json })
+        Ok(Output { stream, color: args.color, text, sections: args.sections(), json })
     }
 
     /// Writes all output and returns the errors.
@@ -57,11 +61,14 @@ impl Output {
         let losses = losses(outcome);
         let mut errors = errors(outcome);
         if self.text {
-            let page = match self.stream {
-                Stream::Stdout => outcome.report.render(&terminal::style(self.color, &io::stdout()), &losses),
-                Stream::Stderr => outcome.report.render(&terminal::style(self.color, &io::stderr()), &losses),
+            let style = match self.stream {
+                Stream::Stdout => terminal::style(self.color, &io::stdout()),
+                Stream::Stderr => terminal::style(self.color, &io::stderr()),
             };
-            self.write(&page);
+            self.write(&outcome.report.render(&style, &losses, &self.sections));
+            if self.sections.is_empty() {
+                self.write(MORE);
+            }
         }
         notes(outcome).iter().for_each(|note| self.note(note));
         match &self.json {

@@ -60,7 +60,7 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     context_trust::warn_if_limited(&config.contexts);
     filter.trace_processes(&tracer)?;
     let lttng = LttngSource::open(&args.lttng, &config.contexts)?;
-    let (slowest, daemon_spans) = (args.output.slowest, lttng::daemon_span_source(&args.lttng, &args.usdt));
+    let (slowest, daemon_spans) = (args.output.slowest(), lttng::daemon_span_source(&args.lttng, &args.usdt));
     let excludes_writers = !config.kernel_origin;
     let report = Report::new(ReportConfig {
         slowest,

@@ -328,7 +328,8 @@ fn unmount(mount_point: &Path) {
     }
 }
 
-fn detach(image: &Path) {
+/// Detaches the loop devices over an image.
+pub(crate) fn detach(image: &Path) {
     for device in devices_over(image) {
         let _ = capture(tool("losetup").arg("--detach").arg(device)).inspect_err(|error| println!("{error}"));
     }

@@ -15,6 +15,7 @@ pub(crate) mod fio;
 pub(crate) mod ftrace;
 pub(crate) mod gated_process;
 pub(crate) mod guest;
+pub(crate) mod guide;
 pub(crate) mod hidden_tasks;
 pub(crate) mod hosts;
 pub(crate) mod live;

@@ -29,6 +29,18 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     lines
 }
 
+/// Returns the table of the calls that took the most time.
+pub(super) fn most(report: &Report, shown: usize, columns: usize) -> Vec<Line> {
+    let rows = report.calls.by_time(IoKind::Storage);
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let shown = if rows.len() > shown + 1 { shown } else { rows.len() };
+    let mut lines = table(&rows[..shown], report.layers.total_time().0).lines(columns);
+    lines.extend(more(&rows[shown..], columns));
+    lines
+}
+
 fn table(rows: &[(Operation, &CallRow)], total_time: u64) -> Table {
     let mut table = Table::new(vec![
         Column::name("call"),

@@ -35,16 +35,10 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("p99"),
         Column::number("max"),
     ]);
-    let (mut unissued, mut anomalies) = (0, Vec::new());
+    let mut unissued = 0;
     for device in report.devices.rows() {
         for (index, (op, row)) in device.ops.iter().enumerate() {
             unissued += row.unissued;
-            let marks = [("failed", row.errors), ("issued again by the driver", row.requeued)];
-            anomalies.extend(
-                marks.into_iter().filter(|(_, number)| *number > 0).map(|(what, number)| {
-                    format!("{what}: {} {} on {}", count(number), op.name(), device.name)
-                }),
-            );
             let name = if index == 0 { sanitize(&device.name) } else { String::new() };
             table.push(Row::new([op_cells(name, *op, row), times("queue", &row.queue)].concat(), Ink::Plain));
             for (phase, latency) in phase_rows(row).into_iter().filter(|(_, latency)| latency.count() > 0) {
@@ -55,9 +49,24 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     }
     let mut lines = title("devices", "", columns);
     lines.extend(table.without_empty(&["merged"]).lines(columns));
-    lines.extend(anomalies.iter().map(|text| Line::of(format!("  {}", sanitize(text)), Ink::Alarm)));
+    lines.extend(anomalies(report));
     if unissued > 0 {
         lines.extend(note(&format!("{} {UNISSUED}", units::counted(unissued, "request")), columns));
+    }
+    lines
+}
+
+/// Returns the failed requests, and those that a driver issued again.
+pub(super) fn anomalies(report: &Report) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for device in report.devices.rows() {
+        for (op, row) in &device.ops {
+            let marks = [("failed", row.errors), ("issued again by the driver", row.requeued)];
+            lines.extend(marks.into_iter().filter(|(_, number)| *number > 0).map(|(what, number)| {
+                let text = format!("  {what}: {} {} on {}", count(number), op.name(), device.name);
+                Line::of(sanitize(&text), Ink::Alarm)
+            }));
+        }
     }
     lines
 }

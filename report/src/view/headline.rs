@@ -39,7 +39,7 @@ fn requests(report: &Report) -> String {
         (totals.incomplete.roots, format!("{} not seen", counted(totals.incomplete.roots, "call"))),
     ];
     parts.extend(others.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text));
-    format!("{}: {}", counted(totals.storage_requests(), "storage request"), parts.join(", "))
+    format!("{}: {}", counted(totals.storage_requests(), "storage operation"), parts.join(", "))
 }
 
 fn bytes(report: &Report) -> Table {

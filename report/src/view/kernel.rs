@@ -8,6 +8,16 @@ use crate::text::table::{Column, Row, Table};
 use crate::text::units::count;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
+    let rows = rows(report, columns);
+    if rows.is_empty() {
+        return rows;
+    }
+    let title = title("without a call", "kernel work, and calls that were not recorded", columns);
+    title.into_iter().chain(rows).collect()
+}
+
+/// Returns the table without its title.
+pub(super) fn rows(report: &Report, columns: usize) -> Vec<Line> {
     if report.kernel.rows.is_empty() {
         return Vec::new();
     }
@@ -36,7 +46,5 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
         ];
         table.push(Row::new(cells, Ink::Plain));
     }
-    let mut lines = title("without a call", "kernel work, and calls that were not recorded", columns);
-    lines.extend(table.lines(columns));
-    lines
+    table.lines(columns)
 }

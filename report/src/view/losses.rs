@@ -55,7 +55,11 @@ fn incomplete(incomplete: &IncompleteStats) -> Option<String> {
     let parts = parts.iter().filter(|(number, _)| *number > 0);
     let parts: Vec<String> = parts.map(|(number, noun)| counted(*number, noun)).collect();
     (incomplete.traces > 0).then(|| {
-        format!("incomplete: {}, missing {}", counted(incomplete.traces, "storage request"), parts.join(", "))
+        format!(
+            "incomplete: {}, missing {}",
+            counted(incomplete.traces, "storage operation"),
+            parts.join(", ")
+        )
     })
 }
 

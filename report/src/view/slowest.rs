@@ -35,5 +35,9 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
 }
 
 fn heading_of(shown: usize) -> String {
-    if shown == 1 { "the slowest request".to_owned() } else { format!("the {shown} slowest requests") }
+    if shown == 1 {
+        "the slowest storage operation".to_owned()
+    } else {
+        format!("the {shown} slowest storage operations")
+    }
 }

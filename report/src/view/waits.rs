@@ -32,7 +32,8 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     for (key, times) in &rows {
         table.push(Row::new(cells(key, times), Ink::Plain));
     }
-    let mut lines = title("waits", "who made whom wait: locks, dirty pages, queues", columns);
+    let mut lines =
+        title("waits", "waiting tasks and what they waited for: locks, dirty pages, queues", columns);
     lines.extend(table.lines(columns));
     if rows.iter().any(|(key, _)| matches!(key.object, WaitObject::Queue(_))) {
         lines.extend(note(QUEUE, columns));

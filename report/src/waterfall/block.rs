@@ -19,6 +19,9 @@ use crate::text::units;
 
 pub mod selection;
 
+/// Maximum number of requests of a bio with rows of their own. The others are summed in one row.
+const REQUESTS_SHOWN: usize = 4;
+
 /// Returns the bios of `trace` with their requests, then the requests without a recorded bio.
 /// `names_of` is the trace with the devices' names.
 pub(super) fn groups(names_of: &Trace, trace: &Trace, depth: usize) -> Vec<RowGroup> {
@@ -85,7 +88,9 @@ fn bio_group(
     let mut rows = vec![bio_row(bio, depth, &device)];
     rows.extend(origin_row(bio, trace, origins, depth + 1));
     rows.extend(lower_bio_rows(bio.span, trace, (lower_bios, origins), depth + 1, name));
-    for request in trace.requests.iter().filter(|request| request.parent == Some(bio.span)) {
+    let (own, more) =
+        slowest_requests(trace.requests.iter().filter(|request| request.parent == Some(bio.span)));
+    for request in own {
         rows.push(row(request));
         let bios = merged.get(&request.span);
         rows.extend(bios.and_then(|bios| {
@@ -93,11 +98,31 @@ fn bio_group(
         }));
         rows.extend(lower_bio_rows(request.span, trace, (lower_bios, origins), depth + 2, name));
     }
+    rows.extend(summed_requests(&more, depth + 1, "+ ", "more "));
     rows.extend(trace.merged_into.iter().filter(|carried| carried.bio == bio.span).map(|carried| {
         let row = row(&carried.request);
         Row { label: format!("{}, of another trace", row.label), ..row }
     }));
     RowGroup { start: bio.queue, rows }
+}
+
+/// Splits the requests of a bio into the slowest, in their order, and the others: a bio of 8 MiB has 64 requests of 128 KiB.
+fn slowest_requests<'a>(
+    requests: impl Iterator<Item = &'a RequestEvent>,
+) -> (Vec<&'a RequestEvent>, Vec<&'a RequestEvent>) {
+    let all: Vec<&RequestEvent> = requests.collect();
+    // A row "+ 1 more request" would need as much room as the request's own.
+    if all.len() <= REQUESTS_SHOWN + 1 {
+        return (all, Vec::new());
+    }
+    let mut times: Vec<_> = all.iter().map(|request| request.complete.since(request.start)).collect();
+    times.sort_unstable_by_key(|time| std::cmp::Reverse(*time));
+    let (limit, mut left) = (times[REQUESTS_SHOWN - 1], REQUESTS_SHOWN);
+    all.into_iter().partition(|request| {
+        let is_shown = left > 0 && request.complete.since(request.start) >= limit;
+        left -= usize::from(is_shown);
+        is_shown
+    })
 }
 
 /// Returns the rows of the bios that a bio or request submitted to a lower device.
@@ -180,7 +205,7 @@ fn more_bios(selection: &BioSelection<'_>, trace: &Trace, depth: usize) -> Optio
         .filter(|carried| rest.contains(&carried.bio))
         .map(|carried| &carried.request);
     let requests: Vec<_> = own.chain(carried).collect();
-    rows.extend(summed_requests(&requests, depth + 1, ""));
+    rows.extend(summed_requests(&requests, depth + 1, "", ""));
     Some(RowGroup { start, rows })
 }
 
@@ -205,15 +230,15 @@ fn requests_without_bio(
     let mut groups: Vec<RowGroup> =
         first.iter().map(|request| RowGroup { start: request.start, rows: vec![row(request)] }).collect();
     let start = rest.iter().map(|request| request.start).min();
-    let summed = summed_requests(rest, depth, "+ ");
+    let summed = summed_requests(rest, depth, "+ ", "");
     groups.extend(start.zip(summed).map(|(start, row)| RowGroup { start, rows: vec![row] }));
     groups
 }
 
-fn summed_requests(requests: &[&RequestEvent], depth: usize, more: &str) -> Option<Row> {
+fn summed_requests(requests: &[&RequestEvent], depth: usize, sign: &str, more: &str) -> Option<Row> {
     let start = requests.iter().map(|request| request.start).min()?;
     let end = requests.iter().map(|request| request.complete).max()?;
-    let label = format!("{more}{}", units::counted(requests.len() as u64, "request"));
+    let label = format!("{sign}{}", units::counted(requests.len() as u64, &format!("{more}request")));
     let segments = requests.iter().flat_map(|request| segments(request)).collect();
     Some(Row::new(depth, label, end.since(start), segments).with_ink(Ink::Dim))
 }

@@ -52,6 +52,17 @@ pub fn lines(rank: usize, trace: &Trace, arch: Arch, started: MonotonicNs, colum
     lines
 }
 
+/// Returns the name of an operation, and its file if that is known.
+pub fn name(trace: &Trace) -> (&'static str, Option<String>) {
+    if let Some(call) = trace.call() {
+        return (call.call.name(), files::path(trace, call).map(|path| path.into_owned()));
+    }
+    if let Some(io) = trace.root_async_io() {
+        return (io.event.operation().name, io.file.as_ref().map(|file| file.shown_path().to_string()));
+    }
+    ("page fault", trace.names.file.as_ref().map(|file| file.shown_path().to_string()))
+}
+
 /// Formats a page fault: its address, and the mapped file with the page's offset.
 fn fault_lines(mut first: Line, trace: &Trace, fault: &FaultEvent, columns: usize) -> Vec<Line> {
     let address = fault.address.map(|address| format!(" at {address:#x}")).unwrap_or_default();

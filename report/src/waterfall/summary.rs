@@ -18,6 +18,16 @@ use crate::text::units;
 /// Formats the shares and notes:
 /// `91.2 % at the device loop0, 6.1 % in the file system, 2.7 % unaccounted`.
 pub fn summary(trace: &Trace, breakdown: Breakdown) -> String {
+    let mut sentence = shares(trace, breakdown).join(", ");
+    for note in notes(trace) {
+        sentence.push_str(if sentence.is_empty() { "" } else { "; " });
+        sentence.push_str(&note);
+    }
+    sentence
+}
+
+/// Formats the shares of the time, the largest first.
+pub fn shares(trace: &Trace, breakdown: Breakdown) -> Vec<String> {
     let at_device = format!("at {}", block::name_devices(block::devices(trace)));
     let in_queue = match longest_queue(trace) {
         Some(device) => format!("in the block queue of {}", sanitize(&device)),
@@ -37,14 +47,7 @@ pub fn summary(trace: &Trace, breakdown: Breakdown) -> String {
     parts.sort_by_key(|(time, _)| Reverse(*time));
     let total = trace.duration().0;
     let shares = parts.iter().filter(|(time, _)| time.0 > 0);
-    let shares: Vec<String> =
-        shares.map(|(time, place)| format!("{} {place}", units::share(time.0, total))).collect();
-    let mut sentence = shares.join(", ");
-    for note in notes(trace) {
-        sentence.push_str(if sentence.is_empty() { "" } else { "; " });
-        sentence.push_str(&note);
-    }
-    sentence
+    shares.map(|(time, place)| format!("{} {place}", units::share(time.0, total))).collect()
 }
 
 /// Returns, for stacked devices, the device whose bios waited longest without a request at a device

@@ -27,7 +27,7 @@ pub(super) fn run(blkkin: &Path, disk: &Path) -> Result<()> {
     print_line("demo: dd writes 4 MiB and does not sync; 3 s later another program runs sync");
     let of = format!("of={}", file.display());
     let report = trace(
-        Command::new(blkkin).arg("run"),
+        Command::new(blkkin).args(["run", "--show", "writers,explained"]),
         &["dd", "if=/dev/zero", "bs=64k", "count=64", "status=none", &of],
         disk,
     )?;

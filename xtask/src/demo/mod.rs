@@ -149,7 +149,7 @@ fn one_machine(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
 /// Builds the command line of the demo, the only place that defines its options.
 fn command_of(blkkin: &Path, trace: &Path, workload: &Workload) -> Command {
     let mut command = Command::new(blkkin);
-    command.arg("run").arg("--to").arg(format!("zipkin={}", trace.display()));
+    command.args(["run", "--slowest", "3", "--to"]).arg(format!("zipkin={}", trace.display()));
     command.arg("--").arg("sh").arg(workload.script()).stdin(Stdio::null());
     command
 }

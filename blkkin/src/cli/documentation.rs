@@ -1,0 +1,132 @@
+//! The command line in the documentation: each command line of a page is valid,
+//! `docs/commands.md` is this version's help, and `blkkin help` has every page.
+//!
+//! *In*: the Markdown files of the project, without the changelog, which has options of former versions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::{Command, CommandFactory, Parser};
+
+use super::Cli;
+use super::topics::TOPICS;
+use crate::error::Status;
+use doc_commands::commands;
+
+#[path = "../../../xtask/src/book/commands.rs"]
+mod doc_commands;
+
+const PAGE: &str = "docs/commands.md";
+/// Columns of the help texts in the page.
+const WIDTH: usize = 100;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Finds the Markdown files of a folder and of those below it.
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            pages(&path, found);
+        } else if name.ends_with(".md") && name != "CHANGELOG.md" {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_command_line_in_the_documentation_is_valid() {
+    let mut all = Vec::new();
+    pages(&root(), &mut all);
+    let (mut count, mut faults) = (0, Vec::new());
+    for page in all {
+        let text = fs::read_to_string(&page).unwrap();
+        for command in commands(&text, &["blkkin"]) {
+            count += 1;
+            // A file of options may have the required ones.
+            let has_file = command.arguments.iter().any(|word| ["-c", "--config"].contains(&word.as_str()));
+            let line = ["blkkin".to_owned()].into_iter().chain(command.arguments);
+            let Err(error) = Cli::try_parse_from(line) else { continue };
+            let is_fine = match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => true,
+                ErrorKind::MissingRequiredArgument | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                    !command.is_complete || has_file
+                }
+                _ => false,
+            };
+            if !is_fine {
+                faults.push(format!("{}: {}: {error}", page.display(), command.text));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} of {count}:\n{}", faults.len(), faults.join("\n"));
+    assert!(count > 100, "{count} command lines");
+}
+
+/// Returns the page of the command line: the help of each command and of its own commands.
+fn page() -> String {
+    let meanings = [
+        (Status::Success, "success"),
+        (Status::Failed, "a requested part failed: a destination, a check, a lost partition"),
+        (Status::Usage, "the command line is invalid"),
+        (Status::CannotTrace, "`run`: tracing could not start, or the command line is invalid"),
+        (Status::NotExecutable, "`run`: the command was found and cannot be executed"),
+        (Status::NotFound, "`run`: the command was not found"),
+        (Status::Interrupted, "a second Ctrl-C ended blkkin"),
+    ];
+    let mut text = String::from(
+        "# Command line\n\n<!-- Generated: BLESS=1 cargo test -p blkkin documentation -->\n\n\
+         Each text is what `--help` prints.\n\
+         The options of `agent`, `aggregator` and `exporter` can stand in a TOML file, which `-c FILE` reads.\n\n\
+         ## Exit status\n\n\
+         `blkkin run` exits with the status of its command, or with 128 and the number of the signal that ended it.\n\n\
+         | status | meaning |\n|---|---|\n",
+    );
+    for (status, meaning) in meanings {
+        text += &format!("| {} | {meaning} |\n", status.number());
+    }
+    let definition = Cli::command();
+    for command in definition.get_subcommands().filter(|command| !command.is_hide_set()) {
+        add_help(&mut text, "blkkin", command);
+    }
+    text
+}
+
+fn add_help(text: &mut String, parent: &str, command: &Command) {
+    let name = format!("{parent} {}", command.get_name());
+    let help = command.clone().bin_name(&name).term_width(WIDTH).render_long_help().to_string();
+    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+    *text += &format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n").trim_end());
+    for child in command.get_subcommands().filter(|child| child.get_name() != "help") {
+        add_help(text, &name, child);
+    }
+}
+
+#[test]
+fn the_page_of_the_command_line_is_this_versions_help() {
+    let path = root().join(PAGE);
+    let expected = page();
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&path, &expected).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(found, expected, "{PAGE} is of another version: BLESS=1 cargo test -p blkkin documentation");
+}
+
+#[test]
+fn every_page_is_a_topic() {
+    let files = fs::read_dir(root().join("docs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut found: Vec<String> =
+        files.filter_map(|name| name.strip_suffix(".md").map(str::to_owned)).collect();
+    found.retain(|name| !["SUMMARY", "commands"].contains(&name.as_str()));
+    let mut listed: Vec<&str> = TOPICS.iter().map(|topic| topic.name).collect();
+    found.sort();
+    listed.sort_unstable();
+    assert_eq!(listed, found);
+}
