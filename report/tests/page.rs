@@ -123,7 +123,7 @@ fn summary_fits_a_terminal() {
 }
 
 #[test]
-fn every_line_of_the_summary_stays_beside_sections() {
+fn every_line_of_the_summary_stays_with_sections() {
     let report = with_final_state();
     let summary = report.render(&style(100), &common::some_losses(), &[]);
     let one = report.render(&style(100), &common::some_losses(), &[Section::Devices]);
