@@ -57,7 +57,7 @@ use broker::child;
 
 use crate::frame::conditions::ConditionsRecorder;
 use crate::frame::outcome::Outcome;
-use crate::frame::{BenchReport, docs};
+use crate::frame::{BenchReport, cost, docs};
 
 /// Input of a benchmark.
 pub(crate) struct Setting {
@@ -121,7 +121,11 @@ fn dispatch(arguments: &[&str]) -> Result<()> {
         ["load", rest @ ..] => load::run(rest),
         ["docs", folder, pages] => {
             let names = BENCHES.iter().map(|(name, _)| *name);
-            let written = docs::write(names, Path::new(folder), Path::new(pages))?;
+            let (folder, pages_folder) = (Path::new(folder), Path::new(pages));
+            let written = docs::write(names, folder, pages_folder)?;
+            let cost = pages_folder.with_file_name("cost.md");
+            std::fs::write(&cost, cost::page(pages_folder)?)
+                .with_context(|| format!("cannot write {}", cost.display()))?;
             println!(
                 "{pages}: {}",
                 if written.is_empty() { "nothing".to_owned() } else { written.join(", ") }
@@ -172,17 +176,8 @@ mod tests {
         }
     }
 
-    /// Pages of modified checkouts, from before such results were refused. None may be added.
-    const MODIFIED: [(&str, &str); 8] = [
-        ("contexts", "c187588"),
-        ("daemon", "46d38be"),
-        ("iops", "fbd3751"),
-        ("loss", "d6d1d40"),
-        ("memory", "d6d1d40"),
-        ("nbd", "46d38be"),
-        ("start", "d6d1d40"),
-        ("wire", "d6d1d40"),
-    ];
+    /// The page of a modified checkout, from before such results were refused. None may be added.
+    const MODIFIED: (&str, &str) = ("iops", "fbd3751");
 
     #[test]
     fn every_page_names_its_commit_as_the_summary_does() {
@@ -197,10 +192,23 @@ mod tests {
                 Some(commit) => (commit, "modified"),
                 None => (commit, "clean"),
             };
-            assert!(checkout == "clean" || MODIFIED.contains(&(name, commit)), "{name}: {commit}");
+            assert!(checkout == "clean" || MODIFIED == (name, commit), "{name}: {commit}");
             let row = format!("| [{name}](performance/{name}.md) | {commit} | {checkout} |");
             assert!(summary.contains(&row), "{row}");
         }
+    }
+
+    /// A row of README's table is `| what | cost |`, with the cost of a line of the page.
+    #[test]
+    fn costs_of_the_readme_are_those_of_the_cost_page() {
+        let readme = page("../README.md");
+        let (_, section) = readme.split_once("## What it costs").unwrap();
+        let (section, _) = section.split_once("## ").unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+        let costs: Vec<&str> = rows.skip(1).filter_map(|row| Some(row.split_once(" | ")?.1)).collect();
+        let page = page("cost.md");
+        assert!(costs.len() >= 5, "{costs:?}");
+        assert!(costs.iter().all(|cost| page.contains(&format!("| {cost} |"))), "{costs:?}\n{page}");
     }
 
     /// A row of the summary is `| what | figures, separated by ";" | goal | [page](path) |`.

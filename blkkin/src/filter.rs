@@ -60,7 +60,7 @@ impl TraceFilter {
                 tids: resolve_all(&args.tid, tasks::tid)?,
                 comms: resolve_all(&args.comm, tasks::comm)?,
                 cgroups: resolve_all(&args.cgroup, cgroups::cgroup)?,
-                devices: resolve_all(&args.device, devices::device)?,
+                devices: devices::with_partitions(resolve_all(&args.device, devices::device)?, FILTERS_MAX),
                 syscalls: resolve_all(&args.syscall, syscalls::syscall)?,
                 paths: paths.clone(),
                 slower_than,

@@ -148,7 +148,7 @@ fn doctor_without_privilege_has_a_verdict_for_each_probe() {
     let doctor = run_unprivileged(&["doctor"]).expect_code(1);
     assert!(doctor.stderr.is_empty(), "{doctor:?}");
     for args in
-        ["fails    privileges", "CAP_BPF", "try: sudo", "call_enter", "request_complete", "140-165 ns"]
+        ["fails    privileges", "CAP_BPF", "try: sudo", "call_enter", "request_complete", "blkkin help cost"]
     {
         assert!(doctor.stdout.contains(args), "{args}: {}", doctor.stdout);
     }

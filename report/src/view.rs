@@ -66,7 +66,7 @@ pub enum Section {
 }
 
 impl Section {
-    /// All sections, in the order of the page.
+    /// Sections in the order of the page.
     pub const ALL: [Section; 10] = [
         Section::Layers,
         Section::Calls,

@@ -16,7 +16,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::book;
+use crate::docs;
 use crate::setup::{self, Purpose};
 use crate::shell;
 use crate::timing::Timings;
@@ -45,7 +45,7 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -
         ("clippy", &|| clippy(workspace)),
         ("the compiler's lints of kprobe-ebpf", &|| ebpf_warnings(workspace)),
         ("documentation", &|| documentation(workspace)),
-        ("book", &|| book::run(workspace)),
+        ("pages", &|| docs::run(workspace)),
         ("dependencies", &|| dependencies(workspace, advisories)),
     ];
     let mut failed = Vec::new();

@@ -2,13 +2,14 @@
 //!
 //! A task may install programs. It prints what it installs and why beforehand, and does nothing if
 //! nothing is missing. This file only parses the command line.
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tasks print to the terminal of the developer")]
 
 mod bench;
-mod book;
 mod cargo_build;
 mod demo;
 mod dist;
+mod docs;
 mod fuzz;
 mod http;
 mod interrupt;
@@ -113,8 +114,8 @@ enum Task {
         #[arg(long)]
         image: bool,
     },
-    /// Make HTML pages of docs/ in target/book, and check every link
-    Book,
+    /// Make HTML pages of docs/ in target/docs, and check every link
+    Docs,
     /// Check format, vocabulary, clippy, documentation, the book, and the licences and
     /// sources of dependencies
     Lint {
@@ -166,7 +167,7 @@ fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
         Task::Soak(options) => soak::run(workspace, &options),
         Task::Fuzz(options) => fuzz::run(workspace, &options),
         Task::Dist { image } => dist::run(workspace, image).map(|()| ExitCode::SUCCESS),
-        Task::Book => book::run(workspace).map(|()| ExitCode::SUCCESS),
+        Task::Docs => docs::run(workspace).map(|()| ExitCode::SUCCESS),
         Task::Lint { advisories, only } => {
             lint::run(workspace, advisories, only.as_deref()).map(|()| ExitCode::SUCCESS)
         }
@@ -187,7 +188,7 @@ mod tests {
         // The changelog has tasks of former versions.
         for page in pages.filter(|page| page != "CHANGELOG.md") {
             let text = std::fs::read_to_string(workspace.root().join(&page)).unwrap();
-            for command in book::commands::commands(&text, &["cargo", "xtask"]) {
+            for command in docs::commands::commands(&text, &["cargo", "xtask"]) {
                 count += 1;
                 let line = ["cargo xtask".to_owned()].into_iter().chain(command.arguments);
                 let Err(error) = Arguments::try_parse_from(line) else { continue };

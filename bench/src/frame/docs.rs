@@ -97,7 +97,8 @@ fn verdict(verdict: &Verdict) -> String {
 
 fn table(table: &Table) -> String {
     let line = |cells: &[String]| {
-        let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let cells: Vec<String> =
+            cells.iter().map(|cell| cell.replace('|', "\\|").replace('<', "&lt;")).collect();
         format!("| {} |\n", cells.join(" | "))
     };
     let mut text = if table.title.is_empty() { String::new() } else { format!("**{}**\n\n", table.title) };

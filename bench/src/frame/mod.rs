@@ -17,6 +17,7 @@
 //! one.
 
 pub(crate) mod conditions;
+pub(crate) mod cost;
 pub(crate) mod docs;
 pub(crate) mod figure;
 pub(crate) mod machine;

@@ -14,7 +14,7 @@ use super::topics::TOPICS;
 use crate::error::Status;
 use doc_commands::commands;
 
-#[path = "../../../xtask/src/book/commands.rs"]
+#[path = "../../../xtask/src/docs/commands.rs"]
 mod doc_commands;
 
 const PAGE: &str = "docs/commands.md";

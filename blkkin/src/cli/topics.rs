@@ -14,7 +14,7 @@ use crate::suggest::suggest;
 
 /// A page of the documentation.
 pub(super) struct Topic {
-    /// Its name, which is that of the file.
+    /// Name of its file.
     pub(super) name: &'static str,
     text: &'static str,
 }
@@ -25,7 +25,7 @@ macro_rules! topics {
     };
 }
 
-/// All pages, in the order of the book.
+/// Pages in the order of the book.
 pub(super) const TOPICS: &[Topic] = topics![
     "introduction",
     "install",

@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use blkkin_wire::ids::DeviceId;
+
+use tracing::info;
 
 use crate::error::CliError;
 use crate::suggest::suggest;
@@ -27,6 +29,38 @@ pub(crate) fn device(name: &str) -> Result<DeviceId, CliError> {
 
 /// The folder in which the kernel lists its block devices, disks and partitions alike.
 const DEVICES: &str = "/sys/class/block";
+/// The folder in which it lists them by number.
+const NUMBERS: &str = "/sys/dev/block";
+
+/// Adds the partitions of the disks, as far as `max` devices allow. The device of a file is that of its partition, so
+/// without them a buffered write to a file on the disk would not pass.
+pub(crate) fn with_partitions(mut devices: Vec<DeviceId>, max: usize) -> Vec<DeviceId> {
+    let named = devices.clone();
+    for partition in named.iter().flat_map(partitions) {
+        if devices.contains(&partition) {
+            continue;
+        }
+        if devices.len() == max {
+            info!(
+                "--device: {partition} and later partitions are one device too many: calls that write to the page cache of \
+                 their files are not recorded; name the partition instead of the disk"
+            );
+            break;
+        }
+        devices.push(partition);
+    }
+    devices
+}
+
+/// Returns the partitions of a disk, by number; none of a partition.
+fn partitions(disk: &DeviceId) -> Vec<DeviceId> {
+    let entries = fs::read_dir(Path::new(NUMBERS).join(disk.to_string())).into_iter().flatten().flatten();
+    let folders = entries.map(|entry| entry.path()).filter(|folder| folder.join("partition").exists());
+    let read = |folder: PathBuf| numbers(fs::read_to_string(folder.join("dev")).ok()?.trim());
+    let mut found: Vec<DeviceId> = folders.filter_map(read).collect();
+    found.sort_unstable_by_key(|partition| (partition.major, partition.minor));
+    found
+}
 
 fn of_file(path: &Path) -> Result<DeviceId, CliError> {
     let displayed = path.display();

@@ -14,13 +14,13 @@ use crate::report::Report;
 use crate::text::line::{Line, sanitize, wrap};
 use crate::text::style::Ink;
 use crate::text::{shorten, units};
-use crate::waterfall::{heading, summary};
+use crate::waterfall::{daemon_span, heading, summary};
 
 /// Smallest share of the time that is named, in percent. What is below takes less than the reader can gain.
 const SHARE_MIN: u64 = 1;
 /// Largest number of places that are named, of all calls and of the slowest.
 const PLACES_SHOWN: usize = 4;
-/// The same of the slowest operation, whose waterfall has the rest.
+/// Largest number of places of the slowest operation; its waterfall has the rest.
 const SLOWEST_PLACES_SHOWN: usize = 2;
 /// Largest width of the slowest operation's file.
 const PATH_WIDTH: usize = 48;
@@ -31,9 +31,10 @@ const DISKS_SHOWN: usize = 4;
 /// Share of a kind of time from which one device stands for all, in percent.
 const MOST: u64 = 90;
 
-/// Returns the sentences about the time of all calls and about the slowest operation.
+/// Returns the sentences about the time of all calls and about the slowest operations, of storage and of daemons.
 pub(super) fn causes(report: &Report, columns: usize) -> Vec<Line> {
-    let sentences: Vec<String> = places(report).into_iter().chain(slowest(report)).collect();
+    let sentences: Vec<String> =
+        places(report).into_iter().chain(slowest(report)).chain(slowest_operation(report)).collect();
     if sentences.is_empty() {
         return Vec::new();
     }
@@ -100,6 +101,13 @@ fn slowest(report: &Report) -> Option<String> {
         path.map(|path| format!(" of {}", shorten::path(&sanitize(&path), PATH_WIDTH))).unwrap_or_default();
     let places = if shares.is_empty() { String::new() } else { format!(": {}", shares.join(", ")) };
     Some(format!("slowest: {what}{path}, {}{places}", units::duration(trace.duration())))
+}
+
+/// Formats the slowest operation that a daemon reported.
+fn slowest_operation(report: &Report) -> Option<String> {
+    let tree = report.daemon_spans.slowest().into_iter().next()?;
+    let label = daemon_span::label(tree.daemon_span()?);
+    Some(format!("slowest operation: {label}, {}", units::duration(tree.duration())))
 }
 
 /// Returns the calls that took the most, or the kernel's work if there are none, and what failed.

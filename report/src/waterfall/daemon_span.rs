@@ -81,7 +81,7 @@ fn add_call(tree: &SpanTree<'_>, depth: usize, rows: &mut Vec<Row>) {
 }
 
 /// Formats the label of a span: `blkkin-nbd: nbd read`.
-pub(super) fn label(span: &DaemonSpanEvent) -> String {
+pub fn label(span: &DaemonSpanEvent) -> String {
     format!("{}: {}", sanitize(&span.service), sanitize(&span.name))
 }
 

@@ -1,12 +1,12 @@
-//! `book`: the documentation as HTML pages, by mdBook.
+//! `docs`: the documentation as HTML pages, by mdBook.
 //!
-//! *In*: `docs/`, in the order of `docs/SUMMARY.md`. *Out*: `target/book/html`.
+//! *In*: `docs/`, in the order of `docs/SUMMARY.md`. *Out*: `target/docs/html`.
 //!
 //! *Invariant*: each page of `docs/` is in the book, and the target of each link of each Markdown file of the project exists,
 //! its heading too. A link that leaves `docs/` leads to the repository in the HTML pages, and to the file in a checkout.
 //!
 //! *Rejected*: a preprocessor of mdBook for these links; it would be a program of its own, started by another.
-//! mdbook-linkcheck, which has no release since 2022 and knows no file outside the book.
+//! mdbook-linkcheck, which knows no file outside the book.
 
 #[cfg(test)]
 pub(crate) mod commands;
@@ -42,7 +42,7 @@ no-section-label = true
 /// Checks the pages and makes the book.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     check(workspace.root(), &workspace.sources(&["md"])?)?;
-    let folder = workspace.root().join("target/book");
+    let folder = workspace.root().join("target/docs");
     let source = folder.join("src");
     if source.exists() {
         fs::remove_dir_all(&source).with_context(|| format!("cannot remove {}", source.display()))?;
@@ -53,7 +53,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut build = Command::new(mdbook(workspace)?);
     // Its progress would be three lines at each lint.
     shell::run(build.env("RUST_LOG", "warn").arg("build").arg(&folder))?;
-    println!("the book is at target/book/html/index.html");
+    println!("the book is at target/docs/html/index.html");
     Ok(())
 }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_leaves_the_book_leads_to_the_repository() {
+    fn a_link_that_leaves_the_pages_leads_to_the_repository() {
         let text = "[a](a.md) [b](../wire/blkkin.proto) [c](https://x/)".to_owned();
         let url = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/wire/blkkin.proto");
         let expected = format!("[a](a.md) [b]({url}) [c](https://x/)");

@@ -15,9 +15,9 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 pub(crate) struct DocCommand {
     /// The line as it is written.
     pub(crate) text: String,
-    /// The words behind the program's name.
+    /// Words behind the program's name.
     pub(crate) arguments: Vec<String>,
-    /// Whether it is a line of a block. Code inside a sentence may lack required arguments.
+    /// True if it is a line of a block. Code inside a sentence may lack required arguments.
     pub(crate) is_complete: bool,
 }
 
