@@ -198,6 +198,12 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_cost_page_is_made_from_the_pages_of_today() {
+        let made = cost::page(&Path::new(DOCS).join("performance")).unwrap();
+        assert_eq!(page("cost.md"), made, "cargo xtask bench docs");
+    }
+
     /// A row of README's table is `| what | cost |`, with the cost of a line of the page.
     #[test]
     fn costs_of_the_readme_are_those_of_the_cost_page() {

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
@@ -24,7 +25,6 @@ use blkkin_report::{ReportConfig, Section};
 use crate::cli::listen::ListenAddr;
 use crate::error::{CliError, Status};
 use crate::log::LogFormat;
-use crate::suggest::suggest;
 
 /// Maximum width of help text, for readability; narrower terminals wrap earlier.
 const HELP_WIDTH_MAX: usize = 100;
@@ -469,11 +469,10 @@ pub(crate) struct OutputArgs {
     /// Print every section of the report, not only the summary
     #[arg(long, conflicts_with = "show")]
     pub(crate) full: bool,
-    /// Sections to print behind the summary, separated by commas: layers, calls, devices, files, kernel, writers, waits,
-    /// operations, slowest, explained
-    #[arg(long, value_name = "SECTION", value_delimiter = ',', value_parser = section, hide_possible_values = true)]
+    /// Sections to print instead of the summary's table, separated by commas
+    #[arg(long, value_name = "SECTION", value_delimiter = ',', value_parser = sections())]
     pub(crate) show: Vec<Section>,
-    /// Number of slowest storage operations to draw (5); implies --show slowest
+    /// Number of slowest operations to draw, of storage and of daemons: adds these sections, which have 5 otherwise
     #[arg(long, value_name = "N")]
     pub(crate) slowest: Option<usize>,
     /// Write the report as JSON, to FILE or in place of the text
@@ -507,13 +506,10 @@ impl OutputArgs {
 }
 
 /// Parses the name of a section.
-fn section(name: &str) -> Result<Section, String> {
-    let names = || Section::ALL.map(Section::name);
-    Section::ALL.into_iter().find(|section| section.name() == name).ok_or_else(|| {
-        let nearest =
-            suggest(name, names()).map(|nearest| format!("; did you mean {nearest}?")).unwrap_or_default();
-        format!("the report has {}{nearest}", names().join(", "))
-    })
+fn sections() -> impl TypedValueParser<Value = Section> {
+    let of_name = |name: String| Section::ALL.into_iter().find(|section| section.name() == name);
+    PossibleValuesParser::new(Section::ALL.map(Section::name))
+        .try_map(move |name| of_name(name).ok_or("no section"))
 }
 
 #[derive(Clone, Debug, Default, Args)]

@@ -63,8 +63,6 @@ fn requests_of_a_busy_file_system() {
     assert_bios_fill_their_requests(&recording);
 }
 
-/// The kernel sets a request's owner whether or not it counts (`blk_account_io_start`,
-/// block/blk-mq.c), so the tracer needs no `iostats`.
 /// `--device` of a disk records a buffered write to a file on its partition, so its write-back has a writer.
 #[test]
 fn a_write_to_a_partition_of_the_disk_is_recorded() {
@@ -85,6 +83,8 @@ fn a_write_to_a_partition_of_the_disk_is_recorded() {
     assert_eq!(ours.map(|row| &row["bytes"]), Some(&BUFFERED.into()), "{rows:#?}");
 }
 
+/// The kernel sets a request's owner whether or not it counts (`blk_account_io_start`,
+/// block/blk-mq.c), so the tracer needs no `iostats`.
 #[test]
 fn requests_of_a_disk_without_statistics() {
     const WRITES: usize = 8;

@@ -3,8 +3,9 @@
 //! *Input*: the page itself, on the machine's own disk; a real PostgreSQL for its guide. *Independent count*: the lines that
 //! the page explains, which stand behind each block of commands (`support/guide.rs`).
 
+use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::support::guide::{Guide, Image};
@@ -20,12 +21,13 @@ const DATABASE: u64 = 512 << 20;
 
 /// Executes a script with this blkkin in a mount namespace of its own, and returns what it printed.
 fn execute(script: &str) -> String {
-    let folder = tempfile::tempdir().unwrap();
+    // On a disk, as pages use `/tmp` for files that cause I/O.
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     symlink(env!("CARGO_BIN_EXE_blkkin"), folder.path().join("blkkin")).unwrap();
     // The tests install what a page needs, and run as root.
     for (name, text) in [("sudo", "exec \"$@\""), ("apt-get", "true")] {
         let program = folder.path().join(name);
-        std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
         capture(tool("chmod").arg("+x").arg(program)).unwrap();
     }
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
@@ -36,13 +38,35 @@ fn execute(script: &str) -> String {
         "private",
         "bash",
         "-c",
-        "exec 2>&1; eval \"$1\"",
+        "exec 2>&1; mkdir tmp; mount --bind tmp /tmp; eval \"$1\"",
         "bash",
         script,
     ]);
     command.env("PATH", path).env("COLUMNS", COLUMNS).current_dir(folder.path());
     let Output { stdout, .. } = command.output().unwrap();
     String::from_utf8_lossy(&stdout).into_owned()
+}
+
+/// Lets the kernel write dirty pages back after a second instead of half a minute, until it is dropped. A lesson waits for
+/// that; tests of this tier run one at a time.
+struct QuickWriteBack(Vec<(PathBuf, String)>);
+
+impl QuickWriteBack {
+    fn set() -> QuickWriteBack {
+        let set = |name: &str| {
+            let file = Path::new("/proc/sys/vm").join(name);
+            let before = fs::read_to_string(&file).unwrap();
+            fs::write(&file, "100").unwrap();
+            (file, before)
+        };
+        QuickWriteBack(["dirty_expire_centisecs", "dirty_writeback_centisecs"].map(set).into())
+    }
+}
+
+impl Drop for QuickWriteBack {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(file, before)| fs::write(file, before).unwrap());
+    }
 }
 
 #[test]
@@ -53,7 +77,7 @@ fn the_lessons_show_what_they_explain() {
     let traces =
         guide.blocks.iter().filter(|block| block.commands.iter().any(|line| line.contains("blkkin ")));
     assert!(traces.count() >= LESSONS);
-    let _image = Image(LESSON_IMAGE);
+    let (_image, _quick) = (Image(LESSON_IMAGE), QuickWriteBack::set());
     let output = execute(&guide.script());
     guide.assert_output(&output);
     assert!(!Path::new("/mnt/lesson").exists() && !Path::new(LESSON_IMAGE).exists(), "{output}");
@@ -94,7 +118,7 @@ fn the_guide_finds_why_commits_are_slow() {
 fn with_direct_io(folder: &Path) -> Result<(), String> {
     let file =
         tempfile::NamedTempFile::new_in(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    std::fs::write(file.path(), [0; 4096]).unwrap();
+    fs::write(file.path(), [0; 4096]).unwrap();
     let args = ["of=/dev/null", "bs=4k", "count=1", "iflag=direct", "status=none"];
     capture(tool("dd").arg(format!("if={}", file.path().display())).args(args)).map(|_| ())
 }

@@ -2,7 +2,8 @@
 //!
 //! The summary has totals, the layers that took the time, the slowest operation, the calls that took the most, the
 //! explained share of the disks, and the losses. *Invariant*: it has at most 23 lines of 80 columns, so that it and the
-//! prompt fit a terminal, unless there are failures or losses to list; a section never replaces a line of it.
+//! prompt fit a terminal, unless failures, lost devices or losses are listed. Sections take the place of its table of calls,
+//! and of no other line.
 //!
 //! *Rejected*: all sections by default, which pushed the cause out of the terminal; a pager, which a report in a log does
 //! not have.
@@ -115,15 +116,25 @@ impl Section {
 /// Renders the summary and these sections.
 pub(crate) fn page(report: &Report, losses: &Losses, style: &Style, sections: &[Section]) -> String {
     let columns = style.columns();
+    let is_summary = sections.is_empty();
     let mut lines = headline::lines(report, columns);
     lines.extend(summary::causes(report, columns));
-    if sections.is_empty() {
+    if is_summary {
         lines.extend(summary::tables(report, columns));
+    }
+    let failures = devices::anomalies(report);
+    if !failures.is_empty() && !sections.contains(&Section::Devices) {
+        lines.extend((!is_summary).then(Line::new));
+        lines.extend(failures);
     }
     for section in Section::ALL.into_iter().filter(|section| sections.contains(section)) {
         lines.extend(section.lines(report, columns));
     }
-    lines.extend(final_state::lines(report, columns));
+    lines.extend(if is_summary {
+        final_state::changes(report, columns)
+    } else {
+        final_state::lines(report, columns)
+    });
     let explained = summary::explained(report, columns);
     if !sections.contains(&Section::Explained) && !explained.is_empty() {
         lines.push(Line::new());
@@ -132,6 +143,9 @@ pub(crate) fn page(report: &Report, losses: &Losses, style: &Style, sections: &[
         lines.extend(losses::lines(report, losses, columns).into_iter().skip(1));
     } else {
         lines.extend(losses::lines(report, losses, columns));
+    }
+    if is_summary {
+        lines.extend(summary::more(columns));
     }
     lines.iter().map(|line| line.paint(style) + "\n").collect()
 }

@@ -144,19 +144,26 @@ fn of(pages: &BTreeMap<&str, Page>) -> Result<String> {
 fn range(pages: &BTreeMap<&str, Page>, kind: &str) -> Result<String> {
     let page = pages.get("call").context("call has no page")?;
     let of_kind = page.rows.iter().filter(|(name, _)| name.ends_with(kind));
-    let values: Vec<f64> = of_kind.filter_map(|(_, value)| first_number(value)).collect();
+    let values: Vec<&str> = of_kind.map(|(_, value)| value.as_str()).collect();
+    let read = |value: &&str| first_number(value).with_context(|| format!("call has a row with `{value}`"));
+    let numbers: Vec<f64> = values.iter().map(read).collect::<Result<_>>()?;
     let smallest =
-        values.iter().copied().reduce(f64::min).with_context(|| format!("call has no row {kind}"))?;
-    let largest = values.iter().copied().fold(smallest, f64::max);
-    Ok(format!("{} to {} ns more", whole(smallest.round() as i64), whole(largest.round() as i64)))
+        numbers.iter().copied().reduce(f64::min).with_context(|| format!("call has no row {kind}"))?;
+    let largest = numbers.iter().copied().fold(smallest, f64::max);
+    let note = if values.iter().any(|value| is_open(value)) { "; too few rounds for some calls" } else { "" };
+    Ok(format!("{} to {} ns more{note}", whole(smallest.round() as i64), whole(largest.round() as i64)))
 }
 
 /// Formats `7.60 ± 3.60 %` as a share of operations; a note if the spread leaves open whether there is a cost.
 fn fewer(value: &str) -> String {
-    let spread = value.split(" ± ").nth(1).and_then(first_number).unwrap_or(0.0);
-    let is_open = first_number(value).is_none_or(|value| spread >= value.abs());
-    let note = if is_open { "; no verdict: too few rounds" } else { "" };
+    let note = if is_open(value) { "; no verdict: too few rounds" } else { "" };
     format!("{value} fewer operations{note}")
+}
+
+/// Checks whether the spread of `7.60 ± 3.60 %` leaves open whether there is a cost.
+fn is_open(value: &str) -> bool {
+    let spread = value.split(" ± ").nth(1).and_then(first_number).unwrap_or(0.0);
+    first_number(value).is_none_or(|value| spread >= value.abs())
 }
 
 fn first_number(text: &str) -> Option<f64> {

@@ -49,6 +49,13 @@ fn every_command_line_in_the_documentation_is_valid() {
             count += 1;
             // A file of options may have the required ones.
             let has_file = command.arguments.iter().any(|word| ["-c", "--config"].contains(&word.as_str()));
+            if let [help, topic] = &command.arguments[..]
+                && help == "help"
+                && topic != "TOPIC"
+                && TOPICS.iter().all(|known| known.name != topic)
+            {
+                faults.push(format!("{}: {}: no such topic", page.display(), command.text));
+            }
             let line = ["blkkin".to_owned()].into_iter().chain(command.arguments);
             let Err(error) = Cli::try_parse_from(line) else { continue };
             let is_fine = match error.kind() {
@@ -129,4 +136,81 @@ fn every_page_is_a_topic() {
     found.sort();
     listed.sort_unstable();
     assert_eq!(listed, found);
+}
+
+/// Texts of headings that other programs print, or that blkkin composes of a number or a name and a text.
+const COMPOSED: [&str; 17] = [
+    "Operation not permitted",
+    "Peer authentication failed",
+    "role \"root\" does not exist",
+    "the kernel module",
+    "was loaded after tracing began; its structures are unknown until tracing starts again",
+    "responded 404",
+    "is this the address of Zipkin?",
+    "zipkin=X is neither a",
+    "and FILE.partial both hold spans",
+    "cannot run lttng",
+    "0 storage operations",
+    "storage operations, missing",
+    "spans were refused: they are in blkkin.dead",
+    "cannot reach the Kafka cluster at",
+    "authorization failed",
+    "cannot be used: no setting of this name exists",
+    "cannot be reset: it has members",
+];
+
+/// Texts of at least this length are compared; shorter ones occur anywhere.
+const TEXT_MIN: usize = 12;
+
+/// Reads the sources of a folder and of those below it, without tests; lines that a `\` continues are joined.
+fn sources(folder: &Path, found: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() && !["target", "tests", "fuzz"].contains(&name.as_str()) && !name.starts_with('.') {
+            sources(&path, found);
+        } else if name.ends_with(".rs") && name != "documentation.rs" {
+            let text = fs::read_to_string(&path).unwrap();
+            let mut parts = text.split("\\\n");
+            found.push_str(parts.next().unwrap_or_default());
+            parts.for_each(|part| found.push_str(part.trim_start()));
+        }
+    }
+}
+
+/// Splits a text at its placeholders: `…` and words in upper case.
+fn fixed_parts(text: &str) -> Vec<String> {
+    let is_placeholder = |word: &str| {
+        let letters: Vec<char> = word.chars().filter(|letter| letter.is_alphabetic()).collect();
+        !letters.is_empty() && letters.iter().all(|letter| letter.is_uppercase())
+    };
+    let mut parts = vec![String::new()];
+    for word in text.split(' ').flat_map(|word| word.split_inclusive('…')) {
+        if is_placeholder(word) || word == "…" {
+            parts.push(String::new());
+            continue;
+        }
+        let part = parts.last_mut().unwrap();
+        *part = format!("{part} {}", word.trim_end_matches('…'));
+        if word.ends_with('…') {
+            parts.push(String::new());
+        }
+    }
+    parts.iter().map(|part| part.trim_matches([' ', ':', ';', ',', '.', '(', ')']).to_owned()).collect()
+}
+
+#[test]
+fn each_error_in_troubleshooting_is_one_that_blkkin_prints() {
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let mut source = String::new();
+    sources(&root(), &mut source);
+    let headings = page.lines().filter_map(|line| line.strip_prefix("### "));
+    let texts = headings
+        .flat_map(|heading| heading.split('`').skip(1).step_by(2))
+        .filter(|text| !text.starts_with('-'));
+    let parts: Vec<String> = texts.flat_map(fixed_parts).filter(|part| part.len() >= TEXT_MIN).collect();
+    let gone: Vec<&String> =
+        parts.iter().filter(|part| !source.contains(*part) && !COMPOSED.contains(&part.as_str())).collect();
+    assert!(gone.is_empty(), "no source has {gone:#?}");
+    assert!(parts.len() > 60, "{}", parts.len());
 }

@@ -1,7 +1,7 @@
 //! `blkkin help TOPIC`: the pages of the documentation, inside the binary.
 //!
 //! *In*: the name of a topic. *Out*: the page as plain text on standard output, without links and pictures. The name of a
-//! command prints that command's help. *Invariant*: each page of `docs/` is a topic (`cli/documentation.rs` tests it), except
+//! command prints that command's help, before its page if it has one. *Invariant*: each page of `docs/` is a topic (`cli/documentation.rs` tests it), except
 //! decisions, tables of figures and the command line, which `--help` prints.
 
 use std::io::Write;
@@ -80,26 +80,32 @@ pub(crate) struct HelpArgs {
 pub(crate) fn help(args: &HelpArgs, mut definition: Command) -> Result<ExitCode, CliError> {
     let text = match args.topic.as_deref() {
         None => list(),
-        Some(name) => match TOPICS.iter().find(|topic| topic.name == name) {
-            Some(topic) => plain(topic.text),
-            None => match definition.find_subcommand_mut(name) {
-                Some(command) => {
-                    command.clone().bin_name(format!("blkkin {name}")).render_long_help().to_string()
-                }
-                None => return Err(unknown(name)),
-            },
-        },
+        // `agent` and `exporter` are both. The options come first: a page is also a file.
+        Some(name) => {
+            let names: Vec<String> =
+                definition.get_subcommands().map(|one| one.get_name().to_owned()).collect();
+            let options = definition.find_subcommand_mut(name).map(|command| {
+                command.clone().bin_name(format!("blkkin {name}")).render_long_help().to_string()
+            });
+            let page = TOPICS.iter().find(|topic| topic.name == name).map(|topic| plain(topic.text));
+            if options.is_none() && page.is_none() {
+                return Err(unknown(name, &names));
+            }
+            options.into_iter().chain(page).collect::<Vec<_>>().join("\n")
+        }
     };
     // A closed stdout has no reader.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(Status::Success.code())
 }
 
-fn unknown(name: &str) -> CliError {
-    let remedy = suggest(name, TOPICS.iter().map(|topic| topic.name)).map_or_else(
-        || "blkkin help, which lists them".to_owned(),
-        |nearest| format!("blkkin help {nearest}"),
-    );
+fn unknown(name: &str, commands: &[String]) -> CliError {
+    let remedy =
+        suggest(name, TOPICS.iter().map(|topic| topic.name).chain(commands.iter().map(String::as_str)))
+            .map_or_else(
+                || "blkkin help, which lists them".to_owned(),
+                |nearest| format!("blkkin help {nearest}"),
+            );
     CliError::usage(format!("unknown topic `{name}`"), "it is no page and no command", remedy)
 }
 
@@ -121,8 +127,9 @@ fn plain(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     let mut in_block = false;
     for line in page.lines() {
-        in_block ^= line.starts_with("```");
-        if line.starts_with("```") || !in_block && (line.starts_with("![") || line.starts_with("<!--")) {
+        let is_fence = line.trim_start().starts_with("```");
+        in_block ^= is_fence;
+        if is_fence || !in_block && (line.starts_with("![") || line.starts_with("<!--")) {
             continue;
         }
         if in_block {
@@ -165,8 +172,9 @@ mod tests {
     }
 
     #[test]
-    fn the_list_has_each_title_once_and_fits_a_terminal() {
+    fn the_list_has_each_topic_and_fits_a_terminal() {
         let list = list();
+        assert!(TOPICS.iter().all(|topic| list.contains(&format!("  {} ", topic.name))), "{list}");
         assert!(list.lines().all(|line| line.len() <= 80), "{list}");
         assert!(list.contains("  limits "), "{list}");
     }

@@ -6,8 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use blkkin_wire::ids::DeviceId;
-
-use tracing::info;
+use tracing::warn;
 
 use crate::error::CliError;
 use crate::suggest::suggest;
@@ -41,7 +40,7 @@ pub(crate) fn with_partitions(mut devices: Vec<DeviceId>, max: usize) -> Vec<Dev
             continue;
         }
         if devices.len() == max {
-            info!(
+            warn!(
                 "--device: {partition} and later partitions are one device too many: calls that write to the page cache of \
                  their files are not recorded; name the partition instead of the disk"
             );

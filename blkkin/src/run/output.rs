@@ -17,9 +17,6 @@ use crate::error::{CliError, Status};
 use crate::run::pipeline::RunOutcome;
 use crate::terminal;
 
-/// Last line of a summary; at most 80 columns.
-const MORE: &str = "more: --full, or --show layers,calls,devices,files,slowest (blkkin run --help)\n";
-
 /// The stream of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
@@ -66,9 +63,6 @@ impl Output {
                 Stream::Stderr => terminal::style(self.color, &io::stderr()),
             };
             self.write(&outcome.report.render(&style, &losses, &self.sections));
-            if self.sections.is_empty() {
-                self.write(MORE);
-            }
         }
         notes(outcome).iter().for_each(|note| self.note(note));
         match &self.json {

@@ -4,7 +4,7 @@
 //! A block of commands is followed by comments, which a reader does not see: `<!-- expect: WORDS … WORDS -->` asks for
 //! a line of output that contains these words in this order.
 //!
-//! *Invariant*: each block whose program prints something has an expectation, so none is executed for nothing.
+//! *Invariant*: each block with `blkkin` or `jq` has an expectation, and each command of the others succeeds.
 
 use std::fs;
 use std::path::Path;
@@ -26,16 +26,18 @@ pub(crate) struct Guide {
 /// Programs whose output a page explains.
 const EXPLAINED: [&str; 2] = ["blkkin ", "jq "];
 
+/// Text that the script prints if a command without an explanation fails.
+const FAILED: &str = "== a command failed";
+
 impl Guide {
     /// Reads `docs/NAME.md`.
     pub(crate) fn read(name: &str) -> Guide {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(format!("{name}.md"));
         let guide = Guide::parse(name, &fs::read_to_string(path).unwrap());
         for block in &guide.blocks {
-            let is_explained =
-                block.commands.iter().any(|line| EXPLAINED.iter().any(|program| line.contains(program)));
+            let explained = block.commands.iter().any(|line| is_explained(line));
             assert!(
-                !is_explained || !block.expectations.is_empty(),
+                !explained || !block.expectations.is_empty(),
                 "{name}: nothing is expected of {:?}",
                 block.commands
             );
@@ -70,14 +72,18 @@ impl Guide {
 
     /// Builds the script; the output of each block begins with a mark.
     pub(crate) fn script(&self) -> String {
-        let block = |(number, block): (usize, &Block)| {
-            format!("echo '{}'\n{}\n", mark(number), block.commands.join("\n"))
+        let checked = |line: &String| match is_explained(line) {
+            true => format!("{line}\n"),
+            false => format!("{line}\n[ $? = 0 ] || echo '{FAILED}'\n"),
         };
+        let lines = |block: &Block| block.commands.iter().map(checked).collect::<String>();
+        let block = |(number, block): (usize, &Block)| format!("echo '{}'\n{}", mark(number), lines(block));
         self.blocks.iter().enumerate().map(block).collect()
     }
 
     /// Asserts that each block printed what the page explains.
     pub(crate) fn assert_output(&self, output: &str) {
+        assert!(!output.contains(FAILED), "docs/{}.md: {output}", self.name);
         let mut missing = Vec::new();
         for (number, block) in self.blocks.iter().enumerate() {
             let part = output.split_once(&format!("{}\n", mark(number))).map_or("", |(_, rest)| rest);
@@ -91,6 +97,11 @@ impl Guide {
         }
         assert!(missing.is_empty(), "docs/{}.md: {}", self.name, missing.join("\n"));
     }
+}
+
+/// Checks whether a page explains what a command line prints. Its status is that of the traced command.
+fn is_explained(line: &str) -> bool {
+    EXPLAINED.iter().any(|program| line.contains(program))
 }
 
 fn mark(number: usize) -> String {
@@ -120,9 +131,16 @@ impl Drop for Image {
 
 #[test]
 fn a_page_is_read_and_judged() {
-    let page = "# A\n```console\n# one \\\n  more\n# two\nprinted\n```\n<!-- expect: a … c -->\n\n```text\n# no\n```\n```console\n$ three\n```\n";
+    let page = "# A\n```console\n# jq one \\\n  more\n# two\nprinted\n```\n<!-- expect: a … c -->\n\n```text\n# no\n```\n```console\n$ three\n```\n";
     let guide = Guide::parse("a", page);
-    assert_eq!(guide.script(), "echo '== block 0'\none \\\n  more\ntwo\necho '== block 1'\nthree\n");
+    let judged = "[ $? = 0 ] || echo '== a command failed'\n";
+    let expected =
+        format!("echo '== block 0'\njq one \\\n  more\ntwo\n{judged}echo '== block 1'\nthree\n{judged}");
+    assert_eq!(guide.script(), expected);
+    assert!(
+        std::panic::catch_unwind(|| Guide::parse("a", page).assert_output(&format!("a c\n{FAILED}\n")))
+            .is_err()
+    );
     guide.assert_output("== block 0\nx a b c\n== block 1\n");
     let judge =
         |output: &'static str| std::panic::catch_unwind(|| Guide::parse("a", page).assert_output(output));

@@ -96,6 +96,11 @@ impl Devices {
         }
     }
 
+    /// Returns the name of a device; its numbers if it has no row.
+    pub fn name(&self, device: DeviceId) -> String {
+        self.rows.get(&device).map_or_else(|| device.to_string(), |row| row.name.to_string())
+    }
+
     /// Returns all rows by device number. If there are more than [`DEVICES_MAX`] devices, the last
     /// row sums the others.
     pub fn rows(&self) -> impl Iterator<Item = &DeviceRow> {

@@ -1,12 +1,15 @@
 //! Table of layers: how the calls' time is distributed.
 
-use blkkin_aggregator::latency;
+use blkkin_aggregator::latency::{self, phases};
 use blkkin_aggregator::trace::Trace;
 use blkkin_aggregator::trace::stacked::Stacked;
 use blkkin_wire::clock::DurationNs;
+use blkkin_wire::event::RequestEvent;
+use blkkin_wire::ids::DeviceId;
 
 use super::calls::moved_bytes;
 use super::classified::ClassifiedTrace;
+use super::devices::DEVICES_MAX;
 use super::latency::Latency;
 
 /// Layers, in the order in which a storage operation passes them.
@@ -71,10 +74,21 @@ pub struct LayerRow {
     pub bytes: Option<u64>,
 }
 
+/// Time of storage calls' requests at one device. Requests overlap, so the sums of all devices may exceed the layer's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTime {
+    /// Time before the issue.
+    pub queue: DurationNs,
+    /// Time after the issue, of requests without others on a device below.
+    pub device: DurationNs,
+}
+
 /// Counters of all layers.
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
     rows: [LayerRow; Layer::ALL.len()],
+    /// A node has few devices, so a search beats a tree.
+    devices: Vec<(DeviceId, DeviceTime)>,
 }
 
 impl Layers {
@@ -112,6 +126,11 @@ impl Layers {
         self.row(Layer::Calls).times.total()
     }
 
+    /// Returns the times of the devices, at most [`DEVICES_MAX`].
+    pub fn devices(&self) -> &[(DeviceId, DeviceTime)] {
+        &self.devices
+    }
+
     fn row_mut(&mut self, layer: Layer) -> &mut LayerRow {
         &mut self.rows[layer as usize]
     }
@@ -130,8 +149,31 @@ impl Layers {
     fn add_block_bytes(&mut self, trace: &Trace) {
         self.add_bytes(Layer::Queue, submitted_bytes(trace));
         let stacked = Stacked::of(trace);
-        let lowest = trace.requests.iter().filter(|request| !stacked.is_above(request));
-        self.add_bytes(Layer::Device, lowest.map(|request| u64::from(request.bytes)).sum());
+        let mut bytes = 0;
+        for request in &trace.requests {
+            let is_lowest = !stacked.is_above(request);
+            bytes += if is_lowest { u64::from(request.bytes) } else { 0 };
+            self.add_device_time(request, is_lowest);
+        }
+        self.add_bytes(Layer::Device, bytes);
+    }
+
+    fn add_device_time(&mut self, request: &RequestEvent, is_lowest: bool) {
+        let at = self.devices.iter().position(|(device, _)| *device == request.device);
+        let at = at.unwrap_or_else(|| {
+            self.devices.push((request.device, DeviceTime::default()));
+            self.devices.len() - 1
+        });
+        let time = &mut self.devices[at].1;
+        let add = |sum: &mut DurationNs, time: Option<DurationNs>| {
+            sum.0 = sum.0.saturating_add(time.unwrap_or_default().0);
+        };
+        add(&mut time.queue, phases::queue(request));
+        if is_lowest {
+            add(&mut time.device, phases::device(request));
+        }
+        // The list is as long as that of the table of devices.
+        self.devices.truncate(DEVICES_MAX);
     }
 }
 
@@ -159,6 +201,17 @@ mod tests {
         assert_eq!(parts.sum::<u64>(), layers.total_time().0);
         assert_eq!(layers.total_time(), DurationNs(47));
         assert_eq!(layers.row(Layer::Device).bytes, Some(4096));
+    }
+
+    #[test]
+    fn time_at_a_device_is_of_requests_without_others_below() {
+        let mut layers = Layers::default();
+        let mut trace = call(2, "fsync", 30);
+        trace.requests.push(request(100, 1, Some(4), 9));
+        layers.add(&trace);
+        layers.add(&trace);
+        let expected = DeviceTime { queue: DurationNs(6), device: DurationNs(10) };
+        assert_eq!(layers.devices(), [(trace.requests[0].device, expected)]);
     }
 
     #[test]

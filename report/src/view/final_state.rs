@@ -14,6 +14,12 @@ use crate::text::units;
 /// Maximum number of entries, the oldest first; the JSON has up to 1,000.
 const IN_FLIGHT_SHOWN: usize = 10;
 
+/// Returns the devices that were lost or replaced.
+pub(super) fn changes(report: &Report, columns: usize) -> Vec<Line> {
+    let lost = report.final_state.lost.iter().map(|lost| device_change(&lost.name, lost.change));
+    lost.flat_map(|text| wrap(&text, INDENT, columns, Ink::Alarm)).collect()
+}
+
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     let final_state = &report.final_state;
     let mut lines: Vec<String> =

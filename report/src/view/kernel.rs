@@ -1,6 +1,9 @@
 //! Section: block I/O that belongs to no recorded system call.
 
+use std::cmp::Reverse;
+
 use super::{size, time, title};
+use crate::collect::kernel::{WorkKind, WorkRow};
 use crate::report::Report;
 use crate::text::line::Line;
 use crate::text::style::Ink;
@@ -8,19 +11,23 @@ use crate::text::table::{Column, Row, Table};
 use crate::text::units::count;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
-    let rows = rows(report, columns);
+    let rows: Vec<_> = report.kernel.rows.iter().collect();
     if rows.is_empty() {
-        return rows;
-    }
-    let title = title("without a call", "kernel work, and calls that were not recorded", columns);
-    title.into_iter().chain(rows).collect()
-}
-
-/// Returns the table without its title.
-pub(super) fn rows(report: &Report, columns: usize) -> Vec<Line> {
-    if report.kernel.rows.is_empty() {
         return Vec::new();
     }
+    let title = title("without a call", "kernel work, and calls that were not recorded", columns);
+    title.into_iter().chain(table(&rows, columns)).collect()
+}
+
+/// Returns the table of the kinds with the most bytes, without its title.
+pub(super) fn most(report: &Report, shown: usize, columns: usize) -> Vec<Line> {
+    let mut rows: Vec<_> = report.kernel.rows.iter().collect();
+    rows.sort_by_key(|(_, row)| Reverse(row.bytes));
+    rows.truncate(shown);
+    if rows.is_empty() { Vec::new() } else { table(&rows, columns) }
+}
+
+fn table(rows: &[(&WorkKind, &WorkRow)], columns: usize) -> Vec<Line> {
     let mut table = Table::new(vec![
         Column::name("work"),
         Column::number("times"),
@@ -32,7 +39,7 @@ pub(super) fn rows(report: &Report, columns: usize) -> Vec<Line> {
         Column::number("p99"),
         Column::number("max"),
     ]);
-    for (kind, row) in &report.kernel.rows {
+    for (kind, row) in rows {
         let cells = vec![
             kind.name().to_owned(),
             count(row.times.count()),

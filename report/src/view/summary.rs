@@ -4,12 +4,11 @@ use std::cmp::Reverse;
 
 use blkkin_aggregator::latency;
 use blkkin_aggregator::trace::Trace;
+use blkkin_wire::clock::DurationNs;
 
-use super::{calls, devices, kernel};
+use super::{calls, kernel};
 use crate::collect::coverage::Cause;
-use crate::collect::devices::{DeviceRow, OpRow};
-use crate::collect::latency::Latency;
-use crate::collect::layers::Layer;
+use crate::collect::layers::{DeviceTime, Layer};
 use crate::report::Report;
 use crate::text::line::{Line, sanitize, wrap};
 use crate::text::style::Ink;
@@ -18,7 +17,7 @@ use crate::waterfall::{daemon_span, heading, summary};
 
 /// Smallest share of the time that is named, in percent. What is below takes less than the reader can gain.
 const SHARE_MIN: u64 = 1;
-/// Largest number of places that are named, of all calls and of the slowest.
+/// Largest number of places that are named.
 const PLACES_SHOWN: usize = 4;
 /// Largest number of places of the slowest operation; its waterfall has the rest.
 const SLOWEST_PLACES_SHOWN: usize = 2;
@@ -29,7 +28,12 @@ const CALLS_SHOWN: usize = 3;
 /// Largest number of disks in the line of the explained bytes.
 const DISKS_SHOWN: usize = 4;
 /// Share of a kind of time from which one device stands for all, in percent.
-const MOST: u64 = 90;
+const MOST: u128 = 90;
+/// Share from which it has most of it.
+const HALF: u128 = 51;
+/// Largest number of kinds of the kernel's work.
+const KERNEL_WORK_SHOWN: usize = 3;
+const MORE: &str = "more: --full, or --show layers,calls,devices,files,slowest";
 
 /// Returns the sentences about the time of all calls and about the slowest operations, of storage and of daemons.
 pub(super) fn causes(report: &Report, columns: usize) -> Vec<Line> {
@@ -63,14 +67,12 @@ fn places(report: &Report) -> Option<String> {
 
 fn place(report: &Report, layer: Layer) -> String {
     match layer {
-        Layer::Calls | Layer::FileSystem => "in the file system".to_owned(),
+        // The row of all calls is no place.
+        Layer::Calls => String::new(),
+        Layer::FileSystem => "in the file system".to_owned(),
         Layer::Journal => "in the journal".to_owned(),
-        Layer::Queue => {
-            format!("in the block queue{}", of_device(report, [" of", "s, most of it of"], |row| &row.queue))
-        }
-        Layer::Device => {
-            format!("at the device{}", of_device(report, ["", "s, most of it at"], |row| &row.device))
-        }
+        Layer::Queue => of_device(report, "in the block queue", "of", |time| time.queue),
+        Layer::Device => of_device(report, "at the device", "at", |time| time.device),
         Layer::Locks => "waiting for a lock".to_owned(),
         Layer::Throttled => "throttled for dirty pages".to_owned(),
         Layer::Cpu => "waiting for a CPU".to_owned(),
@@ -78,17 +80,18 @@ fn place(report: &Report, layer: Layer) -> String {
     }
 }
 
-/// Names the device that has nearly all or the most of a kind of time.
-fn of_device(report: &Report, [of, of_several]: [&str; 2], kind: impl Fn(&OpRow) -> &Latency) -> String {
-    let time = |row: &DeviceRow| row.ops.values().map(|op| kind(op).total().0).fold(0, u64::saturating_add);
-    let times: Vec<(u64, &DeviceRow)> = report.devices.rows().map(|row| (time(row), row)).collect();
-    let all = times.iter().fold(0_u64, |sum, (time, _)| sum.saturating_add(*time));
-    let Some((most, row)) = times.into_iter().max_by_key(|(time, _)| *time).filter(|(time, _)| *time > 0)
-    else {
-        return String::new();
-    };
-    let has_most = u128::from(most) * 100 >= u128::from(all) * u128::from(MOST);
-    format!("{} {}", if has_most { of } else { of_several }, sanitize(&row.name))
+/// Names the device that has nearly all of a kind of time, or more than half of it.
+fn of_device(report: &Report, place: &str, of: &str, kind: impl Fn(&DeviceTime) -> DurationNs) -> String {
+    let times = report.layers.devices();
+    let all = times.iter().fold(0_u64, |sum, (_, time)| sum.saturating_add(kind(time).0));
+    let most = times.iter().max_by_key(|(_, time)| kind(time));
+    let percent = |time: DurationNs| u128::from(time.0) * 100 / u128::from(all.max(1));
+    match most.map(|(device, time)| (sanitize(&report.devices.name(*device)), percent(kind(time)))) {
+        Some((name, MOST..)) if of == "of" => format!("{place} {of} {name}"),
+        Some((name, MOST..)) => format!("{place} {name}"),
+        Some((name, HALF..)) => format!("{place}s, most of it {of} {name}"),
+        _ => format!("{place}s"),
+    }
 }
 
 /// Formats the slowest operation: its call and file, and where its time went.
@@ -107,28 +110,34 @@ fn slowest(report: &Report) -> Option<String> {
 fn slowest_operation(report: &Report) -> Option<String> {
     let tree = report.daemon_spans.slowest().into_iter().next()?;
     let label = daemon_span::label(tree.daemon_span()?);
-    Some(format!("slowest operation: {label}, {}", units::duration(tree.duration())))
+    Some(format!("slowest daemon operation: {label}, {}", units::duration(tree.duration())))
 }
 
-/// Returns the calls that took the most, or the kernel's work if there are none, and what failed.
+/// Returns the calls that took the most, or the kernel's work if there are none.
 pub(super) fn tables(report: &Report, columns: usize) -> Vec<Line> {
     let mut lines = calls::most(report, CALLS_SHOWN, columns);
     if lines.is_empty() {
-        lines = kernel::rows(report, columns);
+        lines = kernel::most(report, KERNEL_WORK_SHOWN, columns);
     }
     if !lines.is_empty() {
         lines.insert(0, Line::new());
     }
-    lines.extend(devices::anomalies(report));
     lines
+}
+
+/// Returns the line that names the options of the other sections.
+pub(super) fn more(columns: usize) -> Vec<Line> {
+    wrap(MORE, 0, columns, Ink::Plain)
 }
 
 /// Returns the share of each disk's bytes that has a known cause.
 pub(super) fn explained(report: &Report, columns: usize) -> Vec<Line> {
-    let rows = report.coverage_rows();
+    let mut rows = report.coverage_rows();
     if rows.is_empty() {
         return Vec::new();
     }
+    // Stable: equal disks stay in the order of their numbers.
+    rows.sort_by_key(|row| Reverse(row.counted));
     let known = |recorded: &[u64]| {
         let all = recorded.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
         all.saturating_sub(recorded[Cause::Unknown as usize])

@@ -115,14 +115,13 @@ fn slowest_requests<'a>(
     if all.len() <= REQUESTS_SHOWN + 1 {
         return (all, Vec::new());
     }
-    let mut times: Vec<_> = all.iter().map(|request| request.complete.since(request.start)).collect();
-    times.sort_unstable_by_key(|time| std::cmp::Reverse(*time));
-    let (limit, mut left) = (times[REQUESTS_SHOWN - 1], REQUESTS_SHOWN);
-    all.into_iter().partition(|request| {
-        let is_shown = left > 0 && request.complete.since(request.start) >= limit;
-        left -= usize::from(is_shown);
-        is_shown
-    })
+    let mut by_time: Vec<&RequestEvent> = all.clone();
+    // A failure is shown in any case. Stable: of equal times the first in the trace's order.
+    by_time.sort_by_key(|request| {
+        std::cmp::Reverse((!request.status.is_ok(), request.complete.since(request.start)))
+    });
+    let shown: BTreeSet<SpanId> = by_time[..REQUESTS_SHOWN].iter().map(|request| request.span).collect();
+    all.into_iter().partition(|request| shown.contains(&request.span))
 }
 
 /// Returns the rows of the bios that a bio or request submitted to a lower device.
@@ -289,4 +288,23 @@ fn failure(status: BlockStatus) -> String {
 
 fn status_ink(status: BlockStatus) -> Ink {
     if status.is_ok() { Ink::Plain } else { Ink::Alarm }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::request;
+
+    #[test]
+    fn the_slowest_requests_of_a_bio_are_shown_in_their_order() {
+        let times = [5, 5, 5, 5, 10, 5, 1];
+        let all: Vec<RequestEvent> =
+            times.iter().zip(1..).map(|(time, span)| request(span, 100, Some(100), 100 + time)).collect();
+        let (shown, more) = slowest_requests(all.iter());
+        let spans = |requests: &[&RequestEvent]| requests.iter().map(|one| one.span).collect::<Vec<_>>();
+        let of = |numbers: &[usize]| numbers.iter().map(|at| all[*at].span).collect::<Vec<_>>();
+        assert_eq!((spans(&shown), spans(&more)), (of(&[0, 1, 2, 4]), of(&[3, 5, 6])));
+        // One more than is shown has a row of its own.
+        assert_eq!(slowest_requests(all[..5].iter()).1.len(), 0);
+    }
 }

@@ -1,8 +1,8 @@
 //! Bill of materials: what the binary contains, as CycloneDX 1.5.
 //!
 //! *In*: cargo's trees of the binary and of the eBPF programs inside it, the checksums of both lock files, and the archives of
-//! the static link. *Out*: `blkkin-VERSION.cdx.json`. *Invariants*: it has each crate that is linked, and none that only
-//! builds or tests need; equal sources give equal bytes, so it has no time and no serial number.
+//! the static link. *Out*: `blkkin-VERSION.cdx.json`. *Invariants*: it has each crate that cargo links, the compiler's libraries as
+//! one, and no crate that only builds or tests need; equal sources on equal systems give equal bytes, so it has no time and no serial number.
 //!
 //! *Rejected*: cargo-cyclonedx, which takes a minute to compile and knows neither the eBPF programs nor the archives.
 
@@ -45,13 +45,15 @@ pub(super) fn build(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let crates =
         crates.iter().map(|one| component(one, checksums.get(&(one.name.clone(), one.version.clone()))));
     let archives = static_link::linked_archives(workspace)?;
-    let archives: Result<Vec<Value>> = archives.iter().map(|archive| archive_component(archive)).collect();
+    let distribution = distribution();
+    let archives: Result<Vec<Value>> =
+        archives.iter().map(|archive| archive_component(archive, &distribution)).collect();
     let bill = json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
         "metadata": { "component": { "type": "application", "name": "blkkin", "version": VERSION } },
-        "components": crates.chain(archives?).collect::<Vec<_>>(),
+        "components": crates.chain([compiler_component()?]).chain(archives?).collect::<Vec<_>>(),
     });
     let path = folder.join(format!("blkkin-{VERSION}.cdx.json"));
     let text = serde_json::to_string_pretty(&bill)? + "\n";
@@ -105,27 +107,46 @@ fn component(one: &Crate, checksum: Option<&String>) -> Value {
     component
 }
 
-/// Describes a linked archive by the package that installed it, if dpkg knows one.
-fn archive_component(archive: &Path) -> Result<Value> {
+/// Describes a linked archive by its checksum, and by the package that installed it, if dpkg knows one.
+fn archive_component(archive: &Path, distribution: &str) -> Result<Value> {
     let file = archive.canonicalize().with_context(|| format!("no {}", archive.display()))?;
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let sum = shell::capture(Command::new("sha256sum").arg(&file))?;
+    let sum = sum.split_whitespace().next().context("sha256sum printed nothing")?;
+    let mut component = json!({
+        "type": "library",
+        "name": file.file_name().unwrap_or_default().to_string_lossy(),
+        "hashes": [{ "alg": "SHA-256", "content": sum }],
+    });
     let owner = shell::capture(Command::new("dpkg-query").arg("--search").arg(&file)).unwrap_or_default();
-    let Some((package, _)) = owner.split_once(": ") else {
-        return Ok(json!({ "type": "library", "name": name }));
-    };
-    let mut query = Command::new("dpkg-query");
-    let version = shell::capture(query.args([
-        "--show",
-        "--showformat",
-        "${source:Package} ${source:Version}",
-        package,
-    ]))?;
-    let (source, version) = version.trim().split_once(' ').context("dpkg-query printed no version")?;
+    if let Some((package, _)) = owner.split_once(": ") {
+        let mut query = Command::new("dpkg-query");
+        query.args(["--show", "--showformat", "${source:Package} ${source:Version}", package]);
+        let found = shell::capture(&mut query)?;
+        let (source, version) = found.trim().split_once(' ').context("dpkg-query printed no version")?;
+        component["version"] = json!(version);
+        component["purl"] =
+            json!(format!("pkg:deb/{distribution}/{source}@{}?arch=source", version.replace('+', "%2B")));
+    }
+    Ok(component)
+}
+
+/// Returns the distribution's id in os-release(5).
+fn distribution() -> String {
+    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let id = text.lines().find_map(|line| line.strip_prefix("ID="));
+    id.unwrap_or("linux").trim_matches('"').to_owned()
+}
+
+/// Describes the compiler's own libraries, whose archives cargo does not list.
+fn compiler_component() -> Result<Value> {
+    let printed = shell::capture(Command::new("rustc").arg("--version"))?;
+    let version = printed.split(' ').nth(1).context("rustc printed no version")?.to_owned();
     Ok(json!({
         "type": "library",
-        "name": name,
+        "name": "rust-std",
         "version": version,
-        "purl": format!("pkg:deb/debian/{source}@{}?arch=source", version.replace('+', "%2B")),
+        "description": format!("core, alloc and std, with the crates inside them, of {}", printed.trim()),
+        "licenses": [{ "expression": "MIT OR Apache-2.0" }],
     }))
 }
 

@@ -27,11 +27,11 @@ pub(crate) fn links(markdown: &str) -> Vec<Link> {
         if dest_url.contains("://") || dest_url.starts_with("mailto:") {
             continue;
         }
-        // The text of a link is in front of its target, and may contain it.
-        if let Some(at) = markdown[range.clone()].rfind(&*dest_url) {
-            let start = range.start + at;
-            found.push(Link { target: dest_url.to_string(), place: start..start + dest_url.len() });
-        }
+        // The text of a link is in front of its target, and may contain it. A target that is defined elsewhere has no place
+        // here, so it is not rewritten.
+        let start = markdown[range.clone()].rfind(&*dest_url).map_or(range.end, |at| range.start + at);
+        let end = (start + dest_url.len()).min(range.end);
+        found.push(Link { target: dest_url.to_string(), place: start..end });
     }
     found
 }

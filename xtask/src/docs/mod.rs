@@ -85,13 +85,13 @@ fn check(root: &Path, files: &[String]) -> Result<()> {
     bail!("{}", faults.into_iter().collect::<Vec<_>>().join("\n"));
 }
 
-/// Returns the path below the root of a link's target, or why there is none.
+/// Checks a link's target; the error is the reason why it leads nowhere.
 fn resolve(
     root: &Path,
     file: &Path,
     target: &str,
     texts: &HashMap<PathBuf, String>,
-) -> Result<PathBuf, &'static str> {
+) -> Result<(), &'static str> {
     let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
     let folder = file.parent().unwrap_or(Path::new(""));
     let path = if path.is_empty() {
@@ -106,7 +106,7 @@ fn resolve(
     if anchor.is_some_and(|anchor| !has_anchor(anchor)) {
         return Err("no such heading");
     }
-    Ok(path)
+    Ok(())
 }
 
 /// Removes `.` and `..` from a path below the root; `None` above it.
@@ -152,7 +152,10 @@ fn with_repository_links(page: &Path, mut text: String) -> String {
     links.sort_by_key(|link| std::cmp::Reverse(link.place.start));
     for link in links {
         let folder = page.parent().unwrap_or(Path::new(""));
-        let outside = normal(&folder.join(&link.target)).filter(|path| !path.starts_with("docs"));
+        // A folder has no page, and a target without a place is defined elsewhere in the page.
+        let is_page = |path: &PathBuf| path.starts_with("docs") && !link.target.ends_with('/');
+        let outside =
+            normal(&folder.join(&link.target)).filter(|path| !link.place.is_empty() && !is_page(path));
         if let Some(path) = outside {
             let url = format!("{}/blob/main/{}", env!("CARGO_PKG_REPOSITORY"), path.display());
             text.replace_range(link.place, &url);
