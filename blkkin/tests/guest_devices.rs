@@ -107,7 +107,7 @@ fn a_bad_sector_fails_at_its_place() {
         assert_eq!(trace.call().unwrap().outcome, SyscallOutcome::Returned(returned), "{trace:#?}");
     }
     let command = format!("dd if={} of=/dev/null bs=4096 skip=13 count=1 iflag=direct", node().display());
-    let run = common::run(&["run", "--", "busybox", "sh", "-c", &command]);
+    let run = common::run(&["run", "--slowest", "1", "--", "busybox", "sh", "-c", &command]);
     let failed = format!("failed: 1 read on {}", name());
     assert!(run.stderr.contains(&failed) && run.stderr.contains(": I/O error"), "{}", run.stderr);
 }
