@@ -13,19 +13,16 @@ use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 use blkkin_wire::event::RequestEvent;
 use blkkin_wire::ids::SpanId;
 
-use crate::support::disk::{self, Disk, Statistics};
+use crate::support::disk::{Disk, Statistics};
 use crate::support::gated_process::GatedProcess;
-use crate::support::live::LiveTrace;
 use crate::support::missed_ends::until_complete;
 use crate::support::queue::QueueSettings;
 use crate::support::recording::{Recorder, Recording, record_one};
 use crate::support::single_process::c_path;
-use crate::support::tools::{capture, tool};
 use crate::support::{needs, or_skip};
 
 const DISK: u64 = 64 << 20;
 const ROUNDS: usize = 60;
-const BUFFERED: usize = 1 << 20;
 const PRIVATE_PAGE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 /// `_IOWR('X', 121, struct fstrim_range)` (include/uapi/linux/fs.h), the same on x86_64 and
 /// aarch64.
@@ -61,26 +58,6 @@ fn requests_of_a_busy_file_system() {
     assert!(kinds.iter().all(|(_, count)| *count > 0), "{kinds:?}");
     assert!(recording.requests().all(|request| request.device == disk.device()));
     assert_bios_fill_their_requests(&recording);
-}
-
-/// `--device` of a disk records a buffered write to a file on its partition, so its write-back has a writer.
-#[test]
-fn a_write_to_a_partition_of_the_disk_is_recorded() {
-    needs!("losetup", "mkfs.ext4", "addpart");
-    let disk = or_skip!(Disk::raw(DISK));
-    let partition = or_skip!(disk.half());
-    let folder = disk.mount_point();
-    fs::create_dir(&folder).unwrap();
-    capture(tool("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=0"]).arg(&partition)).unwrap();
-    capture(tool("mount").arg(&partition).arg(&folder)).unwrap();
-    let live = LiveTrace::trace(&["--device", disk.name()], disk.file("report.json"));
-    fs::write(folder.join("buffered"), vec![7; BUFFERED]).unwrap();
-    disk::sync(&folder);
-    let report = live.finish();
-    let rows = report["written_by"]["rows"].as_array().unwrap();
-    let ours =
-        rows.iter().find(|row| row["file"].as_str().is_some_and(|file| file.ends_with("/mnt/buffered")));
-    assert_eq!(ours.map(|row| &row["bytes"]), Some(&BUFFERED.into()), "{rows:#?}");
 }
 
 /// The kernel sets a request's owner whether or not it counts (`blk_account_io_start`,

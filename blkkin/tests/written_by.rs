@@ -12,7 +12,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::common;
-use crate::support::disk::Disk;
+use crate::support::disk::{self, Disk};
+use crate::support::live::LiveTrace;
+use crate::support::tools::{capture, tool};
 use crate::support::{needs, or_skip};
 
 const DISK: u64 = 128 << 20;
@@ -37,6 +39,26 @@ fn write_back_names_the_calls_of_the_command_and_no_other_program() {
     check_report(&report, &disk, &ours);
     let spans: Vec<Value> = serde_json::from_slice(&fs::read(&spans).unwrap()).unwrap();
     check_links(&spans, &ours);
+}
+
+/// `--device` of a disk records a buffered write to a file on its partition, so its write-back has a writer.
+#[test]
+fn a_write_to_a_partition_of_the_disk_is_recorded() {
+    needs!("losetup", "mkfs.ext4", "addpart");
+    let disk = or_skip!(Disk::raw(DISK));
+    let partition = or_skip!(disk.half());
+    let folder = disk.mount_point();
+    fs::create_dir(&folder).unwrap();
+    capture(tool("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=0"]).arg(&partition)).unwrap();
+    capture(tool("mount").arg(&partition).arg(&folder)).unwrap();
+    let live = LiveTrace::trace(&["--device", disk.name()], disk.file("report.json"));
+    fs::write(folder.join("buffered"), vec![7; WRITTEN as usize]).unwrap();
+    disk::sync(&folder);
+    let report = live.finish();
+    let rows = report["written_by"]["rows"].as_array().unwrap();
+    let ours =
+        rows.iter().find(|row| row["file"].as_str().is_some_and(|file| file.ends_with("/mnt/buffered")));
+    assert_eq!(ours.map(|row| &row["bytes"]), Some(&WRITTEN.into()), "{rows:#?}");
 }
 
 /// Returns the JSON object at the begin of a text that has notes behind it.
