@@ -5,18 +5,23 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 
 use crate::support::guide::{Guide, Image};
 use crate::support::postgres::Cluster;
 use crate::support::tools::{capture, tool};
+use crate::support::vm_settings::VmSettings;
 use crate::support::{needs, or_skip};
 
 /// Columns of the terminal in the pages.
 const COLUMNS: &str = "100";
 const LESSON_IMAGE: &str = "/var/tmp/lesson.img";
 const LESSONS: usize = 12;
+/// Write-back of dirty pages after a second instead of half a minute, for which a lesson waits. Tests of this tier run one at
+/// a time.
+const QUICK_WRITE_BACK: [(&str, u64); 2] =
+    [("dirty_expire_centisecs", 100), ("dirty_writeback_centisecs", 100)];
 const DATABASE: u64 = 512 << 20;
 
 /// Executes a script with this blkkin in a mount namespace of its own, and returns what it printed.
@@ -47,28 +52,6 @@ fn execute(script: &str) -> String {
     String::from_utf8_lossy(&stdout).into_owned()
 }
 
-/// Lets the kernel write dirty pages back after a second instead of half a minute, until it is dropped. A lesson waits for
-/// that; tests of this tier run one at a time.
-struct QuickWriteBack(Vec<(PathBuf, String)>);
-
-impl QuickWriteBack {
-    fn set() -> QuickWriteBack {
-        let set = |name: &str| {
-            let file = Path::new("/proc/sys/vm").join(name);
-            let before = fs::read_to_string(&file).unwrap();
-            fs::write(&file, "100").unwrap();
-            (file, before)
-        };
-        QuickWriteBack(["dirty_expire_centisecs", "dirty_writeback_centisecs"].map(set).into())
-    }
-}
-
-impl Drop for QuickWriteBack {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|(file, before)| fs::write(file, before).unwrap());
-    }
-}
-
 #[test]
 fn the_lessons_show_what_they_explain() {
     needs!("fio", "jq", "sqlite3", "losetup", "mkfs.ext4", "unshare");
@@ -77,7 +60,7 @@ fn the_lessons_show_what_they_explain() {
     let traces =
         guide.blocks.iter().filter(|block| block.commands.iter().any(|line| line.contains("blkkin ")));
     assert!(traces.count() >= LESSONS);
-    let (_image, _quick) = (Image(LESSON_IMAGE), QuickWriteBack::set());
+    let (_image, _quick) = (Image(LESSON_IMAGE), VmSettings::set(&QUICK_WRITE_BACK));
     let output = execute(&guide.script());
     guide.assert_output(&output);
     assert!(!Path::new("/mnt/lesson").exists() && !Path::new(LESSON_IMAGE).exists(), "{output}");

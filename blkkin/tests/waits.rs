@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,6 +22,7 @@ use crate::support::gated_process::GatedProcess;
 use crate::support::live::LiveTrace;
 use crate::support::queue::QueueSettings;
 use crate::support::recording::{Recorder, Recording, record_one};
+use crate::support::vm_settings::VmSettings;
 use crate::support::{needs, or_skip};
 
 /// Writes of the process that waits for the lock.
@@ -129,7 +129,7 @@ fn pauses_for_dirty_pages_are_those_of_the_kernel() {
     });
     ftrace.set("set_event_pid", &writer.pid().0.to_string()).unwrap();
     ftrace.set("events/writeback/balance_dirty_pages/enable", "1").unwrap();
-    let limit = DirtyLimit::set(4 << 20);
+    let limit = VmSettings::set(&[("dirty_bytes", 4 << 20), ("dirty_background_bytes", 2 << 20)]);
     let recording = record_one(&mut writer);
     drop(limit);
     recording.assert_calls_complete();
@@ -301,31 +301,4 @@ fn event(line: &str) -> Option<(u64, &str)> {
     let at = line.find("contention_")?;
     let time = line[..at].trim_end().trim_end_matches(':').rsplit(' ').next()?;
     Some((time_ns(time)?, &line[at..]))
-}
-
-/// The kernel's limit of dirty bytes; the earlier limits come back when dropped.
-struct DirtyLimit(Vec<(&'static str, String)>);
-
-impl DirtyLimit {
-    fn set(bytes: u64) -> DirtyLimit {
-        // Of each ratio and its bytes one is 0: the one that was not set last.
-        let names = ["dirty_ratio", "dirty_background_ratio", "dirty_bytes", "dirty_background_bytes"];
-        let earlier = names.map(|name| (name, fs::read_to_string(Self::path(name)).unwrap()));
-        let limit = DirtyLimit(earlier.into_iter().filter(|(_, value)| value.trim() != "0").collect());
-        fs::write(Self::path("dirty_bytes"), bytes.to_string()).unwrap();
-        fs::write(Self::path("dirty_background_bytes"), (bytes / 2).to_string()).unwrap();
-        limit
-    }
-
-    fn path(name: &str) -> std::path::PathBuf {
-        Path::new("/proc/sys/vm").join(name)
-    }
-}
-
-impl Drop for DirtyLimit {
-    fn drop(&mut self) {
-        for (name, value) in &self.0 {
-            fs::write(Self::path(name), value.trim()).unwrap();
-        }
-    }
 }

@@ -135,15 +135,11 @@ pub(crate) fn page(report: &Report, losses: &Losses, style: &Style, sections: &[
     } else {
         final_state::lines(report, columns)
     });
-    let explained = summary::explained(report, columns);
-    if !sections.contains(&Section::Explained) && !explained.is_empty() {
-        lines.push(Line::new());
-        lines.extend(explained);
-        // The blank line in front of the losses.
-        lines.extend(losses::lines(report, losses, columns).into_iter().skip(1));
-    } else {
-        lines.extend(losses::lines(report, losses, columns));
+    lines.push(Line::new());
+    if !sections.contains(&Section::Explained) {
+        lines.extend(summary::explained(report, columns));
     }
+    lines.extend(losses::lines(report, losses, columns));
     if is_summary {
         lines.extend(summary::more(columns));
     }

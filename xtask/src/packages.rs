@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use anyhow::{Context, Result, bail};
 
 use crate::shell;
-pub(crate) use manager::Manager;
+pub(crate) use manager::{Manager, distribution};
 
 /// Purpose of a set-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -97,6 +97,12 @@ impl Workspace {
         Ok(program)
     }
 
+    /// Returns what the workspace's compiler prints as its version: `rustc 1.95.0 (59807616e 2026-04-14)`.
+    pub(crate) fn compiler_version(&self) -> Result<String> {
+        let printed = shell::capture(Command::new("rustc").current_dir(&self.root).arg("--version"))?;
+        Ok(printed.trim().to_owned())
+    }
+
     /// Lists the files with one of these extensions that git tracks or would track, as paths below the root.
     pub(crate) fn sources(&self, extensions: &[&str]) -> Result<Vec<String>> {
         let mut git = Command::new("git");

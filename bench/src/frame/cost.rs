@@ -86,6 +86,10 @@ pub(crate) fn page(pages: &Path) -> Result<String> {
     of(&SOURCES.iter().map(read).collect::<Result<_>>()?)
 }
 
+fn named<'a>(pages: &'a BTreeMap<&str, Page>, name: &str) -> Result<&'a Page> {
+    pages.get(name).with_context(|| format!("{name} has no page"))
+}
+
 fn of(pages: &BTreeMap<&str, Page>) -> Result<String> {
     let mut text = String::from(
         "# What does it cost me?\n\n<!-- Written by `cargo xtask bench docs`: do not edit. -->\n\n\
@@ -94,9 +98,7 @@ fn of(pages: &BTreeMap<&str, Page>) -> Result<String> {
     let mut row = |what: &str, cost: &str, source: &str| {
         text += &format!("| {what} | {cost} | [{source}](performance/{source}.md) |\n");
     };
-    let value = |source: &str, name: &str| {
-        pages.get(source).with_context(|| format!("{source} has no page"))?.value(name)
-    };
+    let value = |source: &str, name: &str| named(pages, source)?.value(name);
     for (what, kind) in [
         ("a system call that is traced", "(traced)"),
         ("a system call of a task that is not traced", "(task not traced)"),
@@ -134,16 +136,15 @@ fn of(pages: &BTreeMap<&str, Page>) -> Result<String> {
     text += EXPLANATION;
     text.push('\n');
     for source in SOURCES {
-        let page = pages.get(source).with_context(|| format!("{source} has no page"))?;
-        text += &format!("- [{source}](performance/{source}.md): {}\n", page.conditions);
+        let conditions = &named(pages, source)?.conditions;
+        text += &format!("- [{source}](performance/{source}.md): {conditions}\n");
     }
     Ok(text)
 }
 
 /// Formats the smallest and the largest cost of the calls of a kind. getppid is no traced call.
 fn range(pages: &BTreeMap<&str, Page>, kind: &str) -> Result<String> {
-    let page = pages.get("call").context("call has no page")?;
-    let of_kind = page.rows.iter().filter(|(name, _)| name.ends_with(kind));
+    let of_kind = named(pages, "call")?.rows.iter().filter(|(name, _)| name.ends_with(kind));
     let values: Vec<&str> = of_kind.map(|(_, value)| value.as_str()).collect();
     let read = |value: &&str| first_number(value).with_context(|| format!("call has a row with `{value}`"));
     let numbers: Vec<f64> = values.iter().map(read).collect::<Result<_>>()?;

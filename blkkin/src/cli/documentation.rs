@@ -25,15 +25,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Finds the Markdown files of a folder and of those below it.
-fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Passes each file of the project that is in no folder of these names, and in no hidden or build folder.
+fn each_file(folder: &Path, without: &[&str], found: &mut impl FnMut(&Path, &str)) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
-            pages(&path, found);
-        } else if name.ends_with(".md") && name != "CHANGELOG.md" {
-            found.push(path);
+        if !path.is_dir() {
+            found(&path, name);
+        } else if name != "target" && !name.starts_with('.') && !without.contains(&name) {
+            each_file(&path, without, found);
         }
     }
 }
@@ -41,7 +41,11 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn every_command_line_in_the_documentation_is_valid() {
     let mut all = Vec::new();
-    pages(&root(), &mut all);
+    each_file(&root(), &[], &mut |path, name| {
+        if name.ends_with(".md") && name != "CHANGELOG.md" {
+            all.push(path.to_owned());
+        }
+    });
     let (mut count, mut faults) = (0, Vec::new());
     for page in all {
         let text = fs::read_to_string(&page).unwrap();
@@ -162,20 +166,18 @@ const COMPOSED: [&str; 17] = [
 /// Texts of at least this length are compared; shorter ones occur anywhere.
 const TEXT_MIN: usize = 12;
 
-/// Reads the sources of a folder and of those below it, without tests; lines that a `\` continues are joined.
-fn sources(folder: &Path, found: &mut String) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        if path.is_dir() && !["target", "tests", "fuzz"].contains(&name.as_str()) && !name.starts_with('.') {
-            sources(&path, found);
-        } else if name.ends_with(".rs") && name != "documentation.rs" {
-            let text = fs::read_to_string(&path).unwrap();
+/// Reads the project's sources without tests; lines that a `\` continues are joined.
+fn sources() -> String {
+    let mut found = String::new();
+    each_file(&root(), &["tests", "fuzz"], &mut |path, name| {
+        if name.ends_with(".rs") && name != "documentation.rs" {
+            let text = fs::read_to_string(path).unwrap();
             let mut parts = text.split("\\\n");
             found.push_str(parts.next().unwrap_or_default());
             parts.for_each(|part| found.push_str(part.trim_start()));
         }
-    }
+    });
+    found
 }
 
 /// Splits a text at its placeholders: `…` and words in upper case.
@@ -202,8 +204,7 @@ fn fixed_parts(text: &str) -> Vec<String> {
 #[test]
 fn each_error_in_troubleshooting_is_one_that_blkkin_prints() {
     let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
-    let mut source = String::new();
-    sources(&root(), &mut source);
+    let source = sources();
     let headings = page.lines().filter_map(|line| line.strip_prefix("### "));
     let texts = headings
         .flat_map(|heading| heading.split('`').skip(1).step_by(2))

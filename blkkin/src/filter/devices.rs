@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use blkkin_tracer::enrich::devices::disk_of_partition;
 use blkkin_wire::ids::DeviceId;
 use tracing::warn;
 
@@ -28,14 +29,11 @@ pub(crate) fn device(name: &str) -> Result<DeviceId, CliError> {
 
 /// The folder in which the kernel lists its block devices, disks and partitions alike.
 const DEVICES: &str = "/sys/class/block";
-/// The folder in which it lists them by number.
-const NUMBERS: &str = "/sys/dev/block";
 
 /// Adds the partitions of the disks, as far as `max` devices allow. The device of a file is that of its partition, so
 /// without them a buffered write to a file on the disk would not pass.
 pub(crate) fn with_partitions(mut devices: Vec<DeviceId>, max: usize) -> Vec<DeviceId> {
-    let named = devices.clone();
-    for partition in named.iter().flat_map(partitions) {
+    for partition in partitions(&devices) {
         if devices.contains(&partition) {
             continue;
         }
@@ -51,14 +49,19 @@ pub(crate) fn with_partitions(mut devices: Vec<DeviceId>, max: usize) -> Vec<Dev
     devices
 }
 
-/// Returns the partitions of a disk, by number; none of a partition.
-fn partitions(disk: &DeviceId) -> Vec<DeviceId> {
-    let entries = fs::read_dir(Path::new(NUMBERS).join(disk.to_string())).into_iter().flatten().flatten();
-    let folders = entries.map(|entry| entry.path()).filter(|folder| folder.join("partition").exists());
-    let read = |folder: PathBuf| numbers(fs::read_to_string(folder.join("dev")).ok()?.trim());
-    let mut found: Vec<DeviceId> = folders.filter_map(read).collect();
-    found.sort_unstable_by_key(|partition| (partition.major, partition.minor));
-    found
+/// Returns the partitions of the disks among these devices: in the order of the disks, then by number.
+fn partitions(devices: &[DeviceId]) -> Vec<DeviceId> {
+    if devices.is_empty() {
+        return Vec::new();
+    }
+    let with_disk = |partition| {
+        let disk = disk_of_partition(partition)?;
+        Some((devices.iter().position(|device| *device == disk)?, partition))
+    };
+    let all = names().into_iter().filter_map(|name| of_name(&name));
+    let mut found: Vec<(usize, DeviceId)> = all.filter_map(with_disk).collect();
+    found.sort_unstable_by_key(|(disk, partition)| (*disk, partition.major, partition.minor));
+    found.into_iter().map(|(_, partition)| partition).collect()
 }
 
 fn of_file(path: &Path) -> Result<DeviceId, CliError> {

@@ -50,6 +50,7 @@ pub(crate) mod ublk;
 pub(crate) mod uring;
 pub(crate) mod uring_rename;
 pub(crate) mod vm;
+pub(crate) mod vm_settings;
 #[path = "../../../zipkin-export/tests/support/server.rs"]
 pub(crate) mod zipkin;
 

@@ -65,6 +65,23 @@ impl Layer {
     }
 }
 
+impl Layer {
+    /// Returns where time was in this layer, in a sentence. The block queue and the device have a device's name behind it.
+    pub fn place(self) -> &'static str {
+        match self {
+            Layer::Calls => "in system calls",
+            Layer::FileSystem => "in the file system",
+            Layer::Journal => "in the journal",
+            Layer::Queue => "in the block queue",
+            Layer::Device => "at the device",
+            Layer::Locks => "waiting for a lock",
+            Layer::Throttled => "throttled for dirty pages",
+            Layer::Cpu => "waiting for a CPU",
+            Layer::Unaccounted => "unaccounted",
+        }
+    }
+}
+
 /// Counters of one layer over all calls.
 #[derive(Clone, Debug, Default)]
 pub struct LayerRow {
@@ -159,11 +176,17 @@ impl Layers {
     }
 
     fn add_device_time(&mut self, request: &RequestEvent, is_lowest: bool) {
-        let at = self.devices.iter().position(|(device, _)| *device == request.device);
-        let at = at.unwrap_or_else(|| {
+        let at = self
+            .devices
+            .iter()
+            .position(|(device, _)| *device == request.device)
+            .unwrap_or(self.devices.len());
+        if at == DEVICES_MAX {
+            return;
+        }
+        if at == self.devices.len() {
             self.devices.push((request.device, DeviceTime::default()));
-            self.devices.len() - 1
-        });
+        }
         let time = &mut self.devices[at].1;
         let add = |sum: &mut DurationNs, time: Option<DurationNs>| {
             sum.0 = sum.0.saturating_add(time.unwrap_or_default().0);
@@ -172,8 +195,6 @@ impl Layers {
         if is_lowest {
             add(&mut time.device, phases::device(request));
         }
-        // The list is as long as that of the table of devices.
-        self.devices.truncate(DEVICES_MAX);
     }
 }
 

@@ -15,18 +15,9 @@ use crate::text::units::{self, count, counted};
 const CALLS_SHOWN: usize = 12;
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
-    let rows = report.calls.by_time(IoKind::Storage);
-    if rows.is_empty() {
-        return streams(report, columns);
-    }
-    let total_time = report.layers.total_time().0;
-    let mut lines = title("system calls", "", columns);
-    // The line "and 1 more" would need as much room as the row itself.
-    let shown = if rows.len() > CALLS_SHOWN + 1 { CALLS_SHOWN } else { rows.len() };
-    lines.extend(table(&rows[..shown], total_time).lines(columns));
-    lines.extend(more(&rows[shown..], columns));
-    lines.extend(streams(report, columns));
-    lines
+    let rows = most(report, CALLS_SHOWN, columns);
+    let title = if rows.is_empty() { Vec::new() } else { title("system calls", "", columns) };
+    title.into_iter().chain(rows).chain(streams(report, columns)).collect()
 }
 
 /// Returns the table of the calls that took the most time.
@@ -35,6 +26,7 @@ pub(super) fn most(report: &Report, shown: usize, columns: usize) -> Vec<Line> {
     if rows.is_empty() {
         return Vec::new();
     }
+    // The line "and 1 more" would need as much room as the row itself.
     let shown = if rows.len() > shown + 1 { shown } else { rows.len() };
     let mut lines = table(&rows[..shown], report.layers.total_time().0).lines(columns);
     lines.extend(more(&rows[shown..], columns));

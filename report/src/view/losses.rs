@@ -9,8 +9,7 @@ use crate::text::units::{count, counted};
 
 pub(super) fn lines(report: &Report, losses: &Losses, columns: usize) -> Vec<Line> {
     let ink = if losses.total() == 0 && losses.balances() { Ink::Bold } else { Ink::Alarm };
-    let mut lines = vec![Line::new()];
-    lines.extend(wrap(&lost(losses), 0, columns, ink));
+    let mut lines = wrap(&lost(losses), 0, columns, ink);
     if !losses.balances() {
         lines.extend(wrap(&mismatch(losses), 0, columns, Ink::Alarm));
     }

@@ -67,16 +67,9 @@ fn places(report: &Report) -> Option<String> {
 
 fn place(report: &Report, layer: Layer) -> String {
     match layer {
-        // The row of all calls is no place.
-        Layer::Calls => String::new(),
-        Layer::FileSystem => "in the file system".to_owned(),
-        Layer::Journal => "in the journal".to_owned(),
-        Layer::Queue => of_device(report, "in the block queue", "of", |time| time.queue),
-        Layer::Device => of_device(report, "at the device", "at", |time| time.device),
-        Layer::Locks => "waiting for a lock".to_owned(),
-        Layer::Throttled => "throttled for dirty pages".to_owned(),
-        Layer::Cpu => "waiting for a CPU".to_owned(),
-        Layer::Unaccounted => "unaccounted".to_owned(),
+        Layer::Queue => of_device(report, layer.place(), "of", |time| time.queue),
+        Layer::Device => of_device(report, layer.place(), "at", |time| time.device),
+        _ => layer.place().to_owned(),
     }
 }
 

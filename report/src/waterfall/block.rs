@@ -8,7 +8,7 @@ use blkkin_aggregator::trace::page_origins::OriginIndex;
 use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, RequestEvent, Submitter};
 use blkkin_wire::ids::{DeviceId, SpanId};
 
-use self::selection::{BIOS_SHOWN, BioSelection, select};
+use self::selection::{BIOS_SHOWN, BioSelection, select, slowest_requests};
 use super::async_io;
 use super::bar::{Fill, Segment};
 use super::page_origin;
@@ -18,9 +18,6 @@ use crate::text::style::Ink;
 use crate::text::units;
 
 pub mod selection;
-
-/// Maximum number of requests of a bio with rows of their own. The others are summed in one row.
-const REQUESTS_SHOWN: usize = 4;
 
 /// Returns the bios of `trace` with their requests, then the requests without a recorded bio.
 /// `names_of` is the trace with the devices' names.
@@ -104,24 +101,6 @@ fn bio_group(
         Row { label: format!("{}, of another trace", row.label), ..row }
     }));
     RowGroup { start: bio.queue, rows }
-}
-
-/// Splits the requests of a bio into the slowest, in their order, and the others: a bio of 8 MiB has 64 requests of 128 KiB.
-fn slowest_requests<'a>(
-    requests: impl Iterator<Item = &'a RequestEvent>,
-) -> (Vec<&'a RequestEvent>, Vec<&'a RequestEvent>) {
-    let all: Vec<&RequestEvent> = requests.collect();
-    // A row "+ 1 more request" would need as much room as the request's own.
-    if all.len() <= REQUESTS_SHOWN + 1 {
-        return (all, Vec::new());
-    }
-    let mut by_time: Vec<&RequestEvent> = all.clone();
-    // A failure is shown in any case. Stable: of equal times the first in the trace's order.
-    by_time.sort_by_key(|request| {
-        std::cmp::Reverse((!request.status.is_ok(), request.complete.since(request.start)))
-    });
-    let shown: BTreeSet<SpanId> = by_time[..REQUESTS_SHOWN].iter().map(|request| request.span).collect();
-    all.into_iter().partition(|request| shown.contains(&request.span))
 }
 
 /// Returns the rows of the bios that a bio or request submitted to a lower device.
@@ -288,23 +267,4 @@ fn failure(status: BlockStatus) -> String {
 
 fn status_ink(status: BlockStatus) -> Ink {
     if status.is_ok() { Ink::Plain } else { Ink::Alarm }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sample::request;
-
-    #[test]
-    fn the_slowest_requests_of_a_bio_are_shown_in_their_order() {
-        let times = [5, 5, 5, 5, 10, 5, 1];
-        let all: Vec<RequestEvent> =
-            times.iter().zip(1..).map(|(time, span)| request(span, 100, Some(100), 100 + time)).collect();
-        let (shown, more) = slowest_requests(all.iter());
-        let spans = |requests: &[&RequestEvent]| requests.iter().map(|one| one.span).collect::<Vec<_>>();
-        let of = |numbers: &[usize]| numbers.iter().map(|at| all[*at].span).collect::<Vec<_>>();
-        assert_eq!((spans(&shown), spans(&more)), (of(&[0, 1, 2, 4]), of(&[3, 5, 6])));
-        // One more than is shown has a row of its own.
-        assert_eq!(slowest_requests(all[..5].iter()).1.len(), 0);
-    }
 }

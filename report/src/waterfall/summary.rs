@@ -12,6 +12,7 @@ use blkkin_wire::event::Submitter;
 use blkkin_wire::ids::{DeviceId, SpanId};
 
 use super::block;
+use crate::collect::layers::Layer;
 use crate::text::line::sanitize;
 use crate::text::units;
 
@@ -30,18 +31,18 @@ pub fn summary(trace: &Trace, breakdown: Breakdown) -> String {
 pub fn shares(trace: &Trace, breakdown: Breakdown) -> Vec<String> {
     let at_device = format!("at {}", block::name_devices(block::devices(trace)));
     let in_queue = match longest_queue(trace) {
-        Some(device) => format!("in the block queue of {}", sanitize(&device)),
-        None => "in the block queue".to_owned(),
+        Some(device) => format!("{} of {}", Layer::Queue.place(), sanitize(&device)),
+        None => Layer::Queue.place().to_owned(),
     };
     let mut parts = [
         (breakdown.device, at_device.as_str()),
         (breakdown.block, in_queue.as_str()),
-        (breakdown.journal, "in the journal"),
-        (breakdown.file_system, "in the file system"),
-        (breakdown.locks, "waiting for a lock"),
-        (breakdown.throttled, "throttled for dirty pages"),
-        (breakdown.cpu, "waiting for a CPU"),
-        (breakdown.unaccounted, "unaccounted"),
+        (breakdown.journal, Layer::Journal.place()),
+        (breakdown.file_system, Layer::FileSystem.place()),
+        (breakdown.locks, Layer::Locks.place()),
+        (breakdown.throttled, Layer::Throttled.place()),
+        (breakdown.cpu, Layer::Cpu.place()),
+        (breakdown.unaccounted, Layer::Unaccounted.place()),
     ];
     // The sort is stable: equal times stay in the order from the device upwards.
     parts.sort_by_key(|(time, _)| Reverse(*time));

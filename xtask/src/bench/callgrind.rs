@@ -231,7 +231,7 @@ fn table(counts: &BTreeMap<String, f64>, reference: Option<&Reference>) -> Strin
 }
 
 fn current_environment(workspace: &Workspace) -> Result<MadeWith> {
-    let rustc = shell::capture(Command::new("rustc").current_dir(workspace.root()).arg("--version"))?;
+    let rustc = workspace.compiler_version()?;
     let libc = shell::capture(Command::new("getconf").arg("GNU_LIBC_VERSION")).unwrap_or_default();
     Ok(MadeWith {
         arch: std::env::consts::ARCH.to_owned(),

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::static_link;
+use crate::packages;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -45,7 +46,7 @@ pub(super) fn build(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let crates =
         crates.iter().map(|one| component(one, checksums.get(&(one.name.clone(), one.version.clone()))));
     let archives = static_link::linked_archives(workspace)?;
-    let distribution = distribution();
+    let distribution = packages::distribution();
     let archives: Result<Vec<Value>> =
         archives.iter().map(|archive| archive_component(archive, &distribution)).collect();
     let bill = json!({
@@ -53,7 +54,7 @@ pub(super) fn build(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
         "specVersion": "1.5",
         "version": 1,
         "metadata": { "component": { "type": "application", "name": "blkkin", "version": VERSION } },
-        "components": crates.chain([compiler_component()?]).chain(archives?).collect::<Vec<_>>(),
+        "components": crates.chain([compiler_component(workspace)?]).chain(archives?).collect::<Vec<_>>(),
     });
     let path = folder.join(format!("blkkin-{VERSION}.cdx.json"));
     let text = serde_json::to_string_pretty(&bill)? + "\n";
@@ -130,22 +131,15 @@ fn archive_component(archive: &Path, distribution: &str) -> Result<Value> {
     Ok(component)
 }
 
-/// Returns the distribution's id in os-release(5).
-fn distribution() -> String {
-    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let id = text.lines().find_map(|line| line.strip_prefix("ID="));
-    id.unwrap_or("linux").trim_matches('"').to_owned()
-}
-
 /// Describes the compiler's own libraries, whose archives cargo does not list.
-fn compiler_component() -> Result<Value> {
-    let printed = shell::capture(Command::new("rustc").arg("--version"))?;
+fn compiler_component(workspace: &Workspace) -> Result<Value> {
+    let printed = workspace.compiler_version()?;
     let version = printed.split(' ').nth(1).context("rustc printed no version")?.to_owned();
     Ok(json!({
         "type": "library",
         "name": "rust-std",
         "version": version,
-        "description": format!("core, alloc and std, with the crates inside them, of {}", printed.trim()),
+        "description": format!("core, alloc and std, with the crates inside them, of {printed}"),
         "licenses": [{ "expression": "MIT OR Apache-2.0" }],
     }))
 }

@@ -15,25 +15,32 @@ pub(crate) enum Manager {
     Unknown,
 }
 
+/// Returns this system's id in os-release(5): `debian`.
+pub(crate) fn distribution() -> String {
+    values(&os_release(), "ID").pop().unwrap_or_else(|| "linux".to_owned())
+}
+
+fn os_release() -> String {
+    std::fs::read_to_string("/etc/os-release").unwrap_or_default()
+}
+
+/// Returns the words of a key of os-release(5).
+fn values(text: &str, key: &str) -> Vec<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    line.unwrap_or_default().replace('"', "").split_whitespace().map(str::to_owned).collect()
+}
+
 impl Manager {
     pub(crate) fn detect() -> Self {
         if shell::which("apt-get").is_some() {
             return Self::Apt;
         }
-        Self::from_os_release(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())
+        Self::from_os_release(&os_release())
     }
 
     /// Detects the package manager by the distribution families in `ID`, then `ID_LIKE`.
     fn from_os_release(text: &str) -> Self {
-        let values = |key: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-            line.unwrap_or_default()
-                .replace('"', "")
-                .split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
-        let families = [values("ID"), values("ID_LIKE")].concat();
+        let families = [values(text, "ID"), values(text, "ID_LIKE")].concat();
         let known = families.iter().find_map(|family| match family.as_str() {
             "debian" | "ubuntu" => Some(Self::Apt),
             "fedora" | "rhel" | "centos" => Some(Self::Dnf),

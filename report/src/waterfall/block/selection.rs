@@ -1,4 +1,4 @@
-//! Selection of the bios that get a row of their own.
+//! Selection of the bios and requests that get a row of their own.
 //!
 //! *In*: a trace's bios and requests. *Out*: each bio exactly once: shown, folded below the request
 //! that it was merged into, or among the rest. *Rejected*: showing the first few bios. The record
@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use blkkin_aggregator::trace::Trace;
-use blkkin_wire::event::BioEvent;
+use blkkin_wire::event::{BioEvent, RequestEvent};
 use blkkin_wire::ids::SpanId;
 
 /// Number of slowest bios of a parent with their own rows; the others are summed in one row. Three
@@ -19,6 +19,9 @@ pub const BIOS_SHOWN: usize = 3;
 /// has one record, or two with an external journal; a call that makes each write durable has any
 /// number.
 pub const DURABLE_SHOWN: usize = 3;
+
+/// Maximum number of requests of a bio with rows of their own. The others are summed in one row.
+const REQUESTS_SHOWN: usize = 4;
 
 /// Bios of one parent, by how they are shown.
 #[derive(Debug, Default)]
@@ -86,4 +89,39 @@ fn slowest(bios: Vec<&BioEvent>) -> (Vec<&BioEvent>, Vec<&BioEvent>) {
 
 fn is_durable(bio: &BioEvent) -> bool {
     bio.op.is_preflush() || bio.op.is_fua()
+}
+
+/// Splits the requests of a bio into the slowest, in their order, and the others: a bio of 8 MiB has 64 requests of 128 KiB.
+pub fn slowest_requests<'a>(
+    requests: impl Iterator<Item = &'a RequestEvent>,
+) -> (Vec<&'a RequestEvent>, Vec<&'a RequestEvent>) {
+    let all: Vec<&RequestEvent> = requests.collect();
+    // A row "+ 1 more request" would need as much room as the request's own.
+    if all.len() <= REQUESTS_SHOWN + 1 {
+        return (all, Vec::new());
+    }
+    let mut by_time: Vec<&RequestEvent> = all.clone();
+    // A failure is shown in any case. Stable: of equal times the first in the trace's order.
+    by_time.sort_by_key(|request| Reverse((!request.status.is_ok(), request.complete.since(request.start))));
+    let shown: BTreeSet<SpanId> = by_time[..REQUESTS_SHOWN].iter().map(|request| request.span).collect();
+    all.into_iter().partition(|request| shown.contains(&request.span))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::request;
+
+    #[test]
+    fn the_slowest_requests_of_a_bio_are_shown_in_their_order() {
+        let times = [5, 5, 5, 5, 10, 5, 1];
+        let all: Vec<RequestEvent> =
+            times.iter().zip(1..).map(|(time, span)| request(span, 100, Some(100), 100 + time)).collect();
+        let (shown, more) = slowest_requests(all.iter());
+        let spans = |requests: &[&RequestEvent]| requests.iter().map(|one| one.span).collect::<Vec<_>>();
+        let of = |numbers: &[usize]| numbers.iter().map(|at| all[*at].span).collect::<Vec<_>>();
+        assert_eq!((spans(&shown), spans(&more)), (of(&[0, 1, 2, 4]), of(&[3, 5, 6])));
+        // One more than is shown has a row of its own.
+        assert_eq!(slowest_requests(all[..5].iter()).1.len(), 0);
+    }
 }
