@@ -176,24 +176,24 @@ impl Layers {
     }
 
     fn add_device_time(&mut self, request: &RequestEvent, is_lowest: bool) {
-        let at = self
-            .devices
-            .iter()
-            .position(|(device, _)| *device == request.device)
-            .unwrap_or(self.devices.len());
-        if at == DEVICES_MAX {
-            return;
+        if let Some((_, time)) = self.devices.iter_mut().find(|(device, _)| *device == request.device) {
+            time.add(request, is_lowest);
+        } else if self.devices.len() < DEVICES_MAX {
+            let mut time = DeviceTime::default();
+            time.add(request, is_lowest);
+            self.devices.push((request.device, time));
         }
-        if at == self.devices.len() {
-            self.devices.push((request.device, DeviceTime::default()));
-        }
-        let time = &mut self.devices[at].1;
-        let add = |sum: &mut DurationNs, time: Option<DurationNs>| {
-            sum.0 = sum.0.saturating_add(time.unwrap_or_default().0);
+    }
+}
+
+impl DeviceTime {
+    fn add(&mut self, request: &RequestEvent, is_lowest: bool) {
+        let sum = |sum: DurationNs, time: Option<DurationNs>| {
+            DurationNs(sum.0.saturating_add(time.unwrap_or_default().0))
         };
-        add(&mut time.queue, phases::queue(request));
+        self.queue = sum(self.queue, phases::queue(request));
         if is_lowest {
-            add(&mut time.device, phases::device(request));
+            self.device = sum(self.device, phases::device(request));
         }
     }
 }
