@@ -77,7 +77,7 @@ fn producers_topics_groups_and_dead_letters_work_on_each_listener(broker: &Broke
         // Includes the batches of the listeners before.
         let nodes = receive(&mut consumer, n + 2);
         assert!(nodes.len() == n + 2 && nodes.contains(&node), "{listener:?}: {nodes:?}");
-        consumer.commit().unwrap();
+        assert!(consumer.commit_within(std::time::Duration::from_secs(30)).unwrap());
         assert_eq!(consumer.uncommitted(), Some(0));
         DeadLetters::new(&settings, "me").unwrap().send(&DeadLetter::default()).unwrap();
     }

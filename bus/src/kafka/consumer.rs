@@ -29,6 +29,7 @@ use rdkafka::message::OwnedMessage;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::codec::{Codec, Events, Traces};
+use super::commits::Commits;
 use super::dedup::{DuplicateDetector, DuplicateState};
 use super::lag::Progress;
 use super::rebalance::{Change, RebalanceListener};
@@ -85,6 +86,8 @@ pub type TraceConsumer = TopicConsumer<Traces>;
 
 /// A member of a group that reads a topic.
 pub struct TopicConsumer<C> {
+    /// Before the consumer, so that it is dropped before it.
+    commits: Commits,
     consumer: BaseConsumer<RebalanceListener>,
     listener: RebalanceListener,
     /// Sequence tracker of each partition.
@@ -97,8 +100,6 @@ pub struct TopicConsumer<C> {
     paused: bool,
     /// Assigned partitions without a committed offset since the last `take_unknown`.
     without_offset: usize,
-    /// Number of asynchronous commits sent. The commit callback answers each of them.
-    commits_sent: u64,
     /// Progress that is shared with the lag reader.
     progress: Progress,
     settings: Settings,
@@ -113,6 +114,7 @@ impl<C: Codec> TopicConsumer<C> {
         let consumer: BaseConsumer<RebalanceListener> =
             settings.consumer(group).create_with_context(listener.clone()).map_err(fail)?;
         consumer.subscribe(&[C::TOPIC]).map_err(fail)?;
+        let commits = Commits::new(consumer.client());
         Ok(TopicConsumer {
             consumer,
             listener,
@@ -121,7 +123,7 @@ impl<C: Codec> TopicConsumer<C> {
             processed: HashMap::new(),
             paused: false,
             without_offset: 0,
-            commits_sent: 0,
+            commits,
             progress: Progress::default(),
             settings: settings.clone(),
             codec: PhantomData,

@@ -34,6 +34,7 @@ use std::time::Duration;
 
 mod batcher;
 mod codec;
+mod commits;
 mod connectivity;
 mod consumer;
 mod dead_letters;

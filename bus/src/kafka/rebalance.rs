@@ -1,13 +1,11 @@
-//! Rebalance and commit callbacks of librdkafka.
+//! Rebalance callbacks of librdkafka.
 //!
-//! *In*: librdkafka's callbacks, which run inside a poll. *Out*: the changes in order, and the
-//! number of answered commits. *Invariant*: a change stays recorded until the consumer takes it
+//! *In*: librdkafka's callbacks, which run inside a poll. *Out*: the changes in order. *Invariant*: a change stays recorded until the consumer takes it
 //! after the poll.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rdkafka::consumer::{BaseConsumer, ConsumerContext, Rebalance};
-use rdkafka::error::KafkaResult;
 use rdkafka::{ClientContext, TopicPartitionList};
 
 /// State shared with librdkafka's callbacks.
@@ -17,8 +15,6 @@ pub(super) struct RebalanceListener(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     changes: Vec<Change>,
-    /// Number of answered commits, and whether the last succeeded.
-    commits: (u64, bool),
 }
 
 /// Assigned or revoked partitions.
@@ -32,11 +28,6 @@ impl RebalanceListener {
     /// Takes the rebalances since the last call.
     pub(super) fn changes(&self) -> Vec<Change> {
         std::mem::take(&mut self.lock().changes)
-    }
-
-    /// Returns the number of answered commits, and whether the last succeeded.
-    pub(super) fn commits(&self) -> (u64, bool) {
-        self.lock().commits
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -56,10 +47,5 @@ impl ConsumerContext for RebalanceListener {
             Rebalance::Error(_) => return,
         };
         self.lock().changes.push(change);
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
-        let mut state = self.lock();
-        state.commits = (state.commits.0 + 1, result.is_ok());
     }
 }

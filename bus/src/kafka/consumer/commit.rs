@@ -3,11 +3,11 @@
 //! *In*: a call after the caller has processed all received records. *Out*: a commit of each
 //! partition's next offset, with the delivered sequences as metadata
 //! ([`DuplicateDetector::to_metadata`]). *Invariant*: commits are answered in order, so the awaited
-//! reply belongs to the last commit.
+//! reply belongs to the last commit ([`Commits`](super::super::commits::Commits)).
 
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{CommitMode, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::super::KafkaError;
@@ -16,20 +16,13 @@ use super::super::dedup::DuplicateDetector;
 use super::{REPLY_TIMEOUT, TopicConsumer};
 
 impl<C: Codec> TopicConsumer<C> {
-    /// Commits all received records as processed.
-    pub fn commit(&mut self) -> Result<(), KafkaError> {
-        self.send_commit(CommitMode::Sync)
-    }
-
     /// Commits without waiting for the reply. If the commit is lost, the records are received
     /// again.
     pub fn commit_soon(&mut self) -> Result<(), KafkaError> {
         if self.next.is_empty() {
             return Ok(());
         }
-        self.send_commit(CommitMode::Async)?;
-        self.commits_sent += 1;
-        Ok(())
+        self.send_commit()
     }
 
     /// Commits and waits up to `timeout`; returns whether the cluster accepted the commit in time.
@@ -40,15 +33,16 @@ impl<C: Codec> TopicConsumer<C> {
         let deadline = Instant::now() + timeout;
         self.commit_soon()?;
         loop {
-            let (replies, succeeded) = self.listener.commits();
-            if replies >= self.commits_sent {
+            if let Some(succeeded) = self.commits.result() {
                 return Ok(succeeded);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
-            self.poll_paused(left.min(Duration::from_millis(100)))?;
+            if !self.commits.wait(left.min(Duration::from_millis(20))) {
+                self.poll_paused(Duration::ZERO)?;
+            }
         }
     }
 
@@ -66,10 +60,7 @@ impl<C: Codec> TopicConsumer<C> {
         Some(left)
     }
 
-    fn send_commit(&mut self, mode: CommitMode) -> Result<(), KafkaError> {
-        if self.next.is_empty() {
-            return Ok(());
-        }
+    fn send_commit(&mut self) -> Result<(), KafkaError> {
         let fail = |error| KafkaError::of(&self.settings, "commit to", &error);
         let mut list = TopicPartitionList::new();
         for (partition, offset) in &self.next {
@@ -81,6 +72,8 @@ impl<C: Codec> TopicConsumer<C> {
             );
         }
         self.processed.clear();
-        self.consumer.commit(&list, mode).map_err(fail)
+        // Without success this client has no group any more, and the next poll has the error.
+        self.commits.send(self.consumer.client(), &list);
+        Ok(())
     }
 }

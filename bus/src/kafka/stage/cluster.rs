@@ -47,9 +47,8 @@ pub(super) enum MemberEvent {
     Assigned(Vec<i32>),
     /// Partitions to release by [`GroupMember::unassign`]; true if they are lost already.
     Revoked(Vec<i32>, bool),
-    /// The previous process of this instance name has not expired: the cluster admits this one
-    /// afterwards.
-    NameInUse(KafkaError),
+    /// A reason to join again: the previous process of this instance name has not expired, or a commit has no reply.
+    JoinAgain(KafkaError),
     /// Another process joined under this member's instance name, or a repeated join request of its
     /// own was answered.
     Fenced(KafkaError),

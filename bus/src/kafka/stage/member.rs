@@ -9,16 +9,20 @@
 //! and assigned at the offset of its state. With KIP-848 (`group.protocol=consumer`) only the
 //! cluster's part differs: it decides the assignment and the session timeout.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
+use rdkafka::message::OwnedMessage;
 use rdkafka::types::RDKafkaRespErr;
-use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use rdkafka::{ClientContext, Message, Offset, TopicPartitionList};
 
+use super::super::commits::{Commits, OVERDUE};
 use super::super::settings::Group;
 use super::super::{KafkaError, Settings};
 use super::cluster::{Committed, GroupMember, MemberEvent};
@@ -27,6 +31,9 @@ use super::state_ref::StateRef;
 /// Timeout for a reply of the cluster.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Interval at which a member polls while it waits for the reply to a commit.
+const POLL_EACH: Duration = Duration::from_millis(20);
+
 #[derive(Clone, Debug, Default)]
 struct Callbacks(Arc<Shared>);
 
@@ -34,6 +41,12 @@ struct Callbacks(Arc<Shared>);
 struct Shared {
     changes: Mutex<Vec<(bool, Vec<i32>)>>,
     leaving: AtomicBool,
+}
+
+impl Callbacks {
+    fn changes(&self) -> MutexGuard<'_, Vec<(bool, Vec<i32>)>> {
+        self.0.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl ClientContext for Callbacks {}
@@ -45,7 +58,7 @@ impl ConsumerContext for Callbacks {
             return answer_at_leaving(consumer, assigned, list);
         }
         let partitions = list.elements().iter().map(|element| element.partition()).collect();
-        self.0.changes.lock().unwrap_or_else(PoisonError::into_inner).push((assigned, partitions));
+        self.changes().push((assigned, partitions));
     }
 }
 
@@ -75,6 +88,10 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Member {
     consumer: ManuallyDrop<BaseConsumer<Callbacks>>,
     callbacks: Callbacks,
+    /// Dropped before the consumer.
+    commits: ManuallyDrop<RefCell<Commits>>,
+    /// Records that arrived while a commit was awaited.
+    early: RefCell<VecDeque<OwnedMessage>>,
     topic: String,
     settings: Settings,
 }
@@ -95,15 +112,26 @@ impl Member {
             config.create_with_context(callbacks.clone()).map_err(fail)?;
         consumer.subscribe(&[topic]).map_err(fail)?;
         let consumer = ManuallyDrop::new(consumer);
-        Ok(Member { consumer, callbacks, topic: topic.to_owned(), settings: settings.clone() })
+        let commits = ManuallyDrop::new(RefCell::new(Commits::new(consumer.client())));
+        let early = RefCell::default();
+        Ok(Member {
+            consumer,
+            callbacks,
+            commits,
+            early,
+            topic: topic.to_owned(),
+            settings: settings.clone(),
+        })
     }
 
     fn change(&self) -> Option<MemberEvent> {
-        let mut changes = self.callbacks.0.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = self.callbacks.changes();
         if changes.is_empty() {
             return None;
         }
         let (assigned, partitions) = changes.remove(0);
+        // They are read again from the offset of the partition's next assignment.
+        self.early.borrow_mut().retain(|message| !partitions.contains(&message.partition()));
         Some(match assigned {
             true => MemberEvent::Assigned(partitions),
             false => MemberEvent::Revoked(partitions, self.consumer.assignment_lost()),
@@ -121,12 +149,46 @@ impl Member {
     fn fail(&self, verb: &str, error: &Driver) -> KafkaError {
         KafkaError::of(&self.settings, verb, error)
     }
+
+    /// Waits up to [`REPLY_TIMEOUT`] for the replies to all commits. Returns whether the last one succeeded; none
+    /// if a reply is still due. It polls meanwhile, so that a rebalance goes on.
+    fn reply(&self) -> Option<bool> {
+        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let mut commits = self.commits.borrow_mut();
+        loop {
+            if let Some(succeeded) = commits.result() {
+                return Some(succeeded);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            if commits.wait(left.min(POLL_EACH)) {
+                continue;
+            }
+            // `next` sees an error too: a fatal one stays, others are temporary or come again.
+            if let Some(Ok(message)) = self.consumer.poll(Duration::ZERO) {
+                self.early.borrow_mut().push_back(message.detach());
+            }
+        }
+    }
 }
 
 impl GroupMember for Member {
     fn next(&self, timeout: Duration) -> Result<MemberEvent, KafkaError> {
         if let Some(event) = self.change() {
             return Ok(event);
+        }
+        if self.commits.borrow().is_overdue() {
+            return Ok(MemberEvent::JoinAgain(KafkaError {
+                what: format!("a commit to {} has no reply", self.settings.brokers),
+                why: format!("{} s are over, and a request takes at most 60", OVERDUE.as_secs()),
+                remedy: "check that the group's coordinator runs; the member joins its group again"
+                    .to_owned(),
+            }));
+        }
+        if let Some(message) = self.early.borrow_mut().pop_front() {
+            return Ok(MemberEvent::Record(message));
         }
         // librdkafka serves its own events each second; `timeout` is shorter.
         let polled = self.consumer.poll(timeout);
@@ -135,7 +197,7 @@ impl GroupMember for Member {
         }
         if let Some(fatal) = KafkaError::fatal(&self.settings, self.consumer.client()) {
             return match self.consumer.client().fatal_error() {
-                Some((Code::UnreleasedInstanceId, _)) => Ok(MemberEvent::NameInUse(fatal)),
+                Some((Code::UnreleasedInstanceId, _)) => Ok(MemberEvent::JoinAgain(fatal)),
                 Some((Code::FencedInstanceId, _)) => Ok(MemberEvent::Fenced(fatal)),
                 _ => Err(fatal),
             };
@@ -192,12 +254,16 @@ impl GroupMember for Member {
             element.set_offset(Offset::Offset(*offset)).map_err(|error| self.fail("commit to", &error))?;
             element.set_metadata(state_ref.to_string());
         }
-        match self.consumer.commit(&list, CommitMode::Sync) {
-            Ok(()) => Ok(true),
-            // Fenced, unreachable or rebalancing: not committed, or committed without a reply. Both
-            // are safe, and the next event shows which.
-            Err(_) => Ok(false),
+        // A later commit must not overtake an earlier one, whose state it makes obsolete.
+        if self.reply().is_none() {
+            return Ok(false);
         }
+        if !self.commits.borrow_mut().send(self.consumer.client(), &list) {
+            return Ok(false);
+        }
+        // Without success it was fenced, unreachable or rebalancing: not committed, or committed without a reply.
+        // Both are safe, and the next event shows which.
+        Ok(self.reply().unwrap_or(false))
     }
 }
 
@@ -205,13 +271,15 @@ impl Drop for Member {
     fn drop(&mut self) {
         // From here on the last rebalance is answered at once, since no poll follows.
         self.callbacks.0.leaving.store(true, Relaxed);
-        let pending =
-            std::mem::take(&mut *self.callbacks.0.changes.lock().unwrap_or_else(PoisonError::into_inner));
+        let pending = std::mem::take(&mut *self.callbacks.changes());
         for (assigned, partitions) in pending {
             answer_at_leaving(&self.consumer, assigned, &self.list(&partitions));
         }
-        // SAFETY: the field is not used any more.
-        let consumer = unsafe { ManuallyDrop::take(&mut self.consumer) };
+        // SAFETY: the fields are not used any more.
+        let consumer = unsafe {
+            ManuallyDrop::drop(&mut self.commits);
+            ManuallyDrop::take(&mut self.consumer)
+        };
         // The driver closes a consumer in a loop without limit, in which a service was once seen to stay after it
         // was stopped during a rebalance.
         let (sender, receiver) = mpsc::channel();
@@ -249,6 +317,48 @@ mod tests {
     #[test]
     fn a_member_ends_when_an_assignment_arrives_meanwhile() {
         assert_ends_after(|_| std::thread::sleep(Duration::from_secs(5)));
+    }
+
+    /// A broker dies after a member joined: its commit is not accepted, and the member goes on.
+    #[test]
+    fn a_commit_without_a_reply_ends() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic(TOPIC, 4, 1).unwrap();
+        let settings = Settings::new(cluster.bootstrap_servers());
+        let group = Group { name: "group".to_owned(), member: None };
+        let member = Member::join(&settings, &group, TOPIC).unwrap();
+        let partitions = loop {
+            if let MemberEvent::Assigned(partitions) = member.next(Duration::from_millis(100)).unwrap() {
+                break partitions;
+            }
+        };
+        let from: Vec<_> = partitions.iter().map(|partition| (*partition, 0)).collect();
+        member.assign(&from).unwrap();
+        let state = StateRef::parse("blkkin1 00 1 0 1 1 00000001").unwrap();
+        assert!(member.commit(&[(partitions[0], 1, state)]).unwrap(), "while the broker lives");
+        cluster.broker_down(1).unwrap();
+        let started = Instant::now();
+        // The second one finds the first one without a reply.
+        for _ in 0..2 {
+            assert!(!member.commit(&[(partitions[0], 2, state)]).unwrap());
+        }
+        assert!(started.elapsed() < 3 * REPLY_TIMEOUT, "{:?}", started.elapsed());
+        // The group goes on: the partitions are revoked, assigned again, and commits are accepted.
+        cluster.broker_up(1).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            assert!(Instant::now() < deadline, "the member does not join again");
+            match member.next(Duration::from_millis(100)).unwrap() {
+                MemberEvent::Revoked(partitions, _) => member.unassign(&partitions),
+                MemberEvent::Assigned(partitions) => {
+                    let from: Vec<_> = partitions.iter().map(|partition| (*partition, 0)).collect();
+                    member.assign(&from).unwrap();
+                    assert!(member.commit(&[(partitions[0], 3, state)]).unwrap());
+                    return;
+                }
+                _ => {}
+            }
+        }
     }
 
     fn assert_ends_after(wait: impl Fn(&Member)) {

@@ -150,7 +150,7 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
                     Err(AssignError::Permanent(error)) => return Err(error),
                 },
                 MemberEvent::Revoked(partitions, lost) => self.revoke(&partitions, lost)?,
-                MemberEvent::NameInUse(error) => self.rejoin(&error, &log)?,
+                MemberEvent::JoinAgain(error) => self.rejoin(&error, &log)?,
                 MemberEvent::Fenced(error) => self.fenced(error, &log)?,
                 MemberEvent::Nothing => {}
             }

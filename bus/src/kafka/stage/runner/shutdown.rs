@@ -38,7 +38,7 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
         match self.member()?.next(STOP_POLL)? {
             MemberEvent::Assigned(_) => self.member()?.assign(&[])?,
             MemberEvent::Revoked(partitions, lost) => self.revoke(&partitions, lost)?,
-            MemberEvent::Fenced(_) | MemberEvent::NameInUse(_) => return Ok(false),
+            MemberEvent::Fenced(_) | MemberEvent::JoinAgain(_) => return Ok(false),
             MemberEvent::Record(_) | MemberEvent::Nothing => {}
         }
         Ok(true)
