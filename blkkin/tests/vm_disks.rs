@@ -324,6 +324,8 @@ struct Outcome {
     merged: usize,
     /// Operations below another request than theirs.
     wrong: usize,
+    /// Operations of QEMU that the host recorded and no request has as its child.
+    alone: Vec<String>,
 }
 
 impl Outcome {
@@ -334,7 +336,14 @@ impl Outcome {
             let requests = recorded.guest.get(&(disk.clone(), *range));
             let mut last = None;
             for (n, server) in served.iter().enumerate() {
-                let Some(parent) = parents.get(server) else { continue };
+                let Some(parent) = parents.get(server) else {
+                    let recorded = requests.map_or(0, Vec::len);
+                    outcome.alone.push(format!(
+                        "{disk} {range:?}, {n} of {}, {recorded} requests of the guest",
+                        served.len()
+                    ));
+                    continue;
+                };
                 let Some(at) = requests.and_then(|requests| requests.iter().position(|one| one == parent))
                 else {
                     outcome.merge(recorded, disk, *range, *parent);

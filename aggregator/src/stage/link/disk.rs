@@ -22,7 +22,8 @@
 //! # When
 //!
 //! A decision waits until each of the endpoints that take part arrived [`SETTLE_MS`] ago, so that no other one is on
-//! its way. Guest and host send their records once a second. An endpoint that arrives later finds no choice that was
+//! its way. Guest and host send their records once a second. If the endpoints leave a choice then, they wait as long
+//! again, because other pairs may bound the clocks further meanwhile; only then they are refused. An endpoint that arrives later finds no choice that was
 //! not there, unless one of the others was lost: a wrong link takes two lost endpoints of two requests for the same
 //! range within the bound of the clocks.
 //!
@@ -38,7 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock_bounds::ClockBounds;
 
-/// Time in ms of the log for which an endpoint waits for others that could take part.
+/// Time in ms of the log for which an endpoint waits for others that could take part. With a choice it waits twice.
 const SETTLE_MS: u64 = 2_000;
 /// Maximum length of a guest's request that QEMU splits, in sectors: 8 MiB. Linux' default maximum is 4 MiB.
 const SPLIT_MAX: u64 = 16_384;
@@ -87,6 +88,15 @@ enum State {
     Linked,
     /// An endpoint that had a choice, and so is still one of the choices of others.
     Refused,
+    /// A server that has a choice, and waits for better known clocks.
+    Doubtful,
+}
+
+impl State {
+    /// Returns whether a decision is due.
+    fn is_open(self) -> bool {
+        matches!(self, State::Open | State::Doubtful)
+    }
 }
 
 /// Decision about endpoints, which do not wait any more.
@@ -185,7 +195,9 @@ impl DiskRequests {
             decide(
                 clocks,
                 match waiting.state {
-                    State::Open => Decision::Unmatched { endpoint: waiting.endpoint, was_evicted },
+                    State::Open | State::Doubtful => {
+                        Decision::Unmatched { endpoint: waiting.endpoint, was_evicted }
+                    }
                     State::Linked | State::Refused => Decision::Ended,
                 },
             );
@@ -222,12 +234,13 @@ impl DiskRequests {
         decide: &mut dyn FnMut(&mut ClockBounds, Decision),
     ) {
         let Some(disk) = self.disks.get(name) else { return };
-        if disk.servers.get(&place).is_none_or(|server| server.state != State::Open) {
+        if disk.servers.get(&place).is_none_or(|server| !server.state.is_open()) {
             return;
         }
         let (clients, rule) = match disk.choice(place, now, clocks) {
             Choice::None | Choice::Later => return,
             Choice::Linked(clients, rule) => (clients, rule),
+            Choice::Ambiguous(..) if self.waits_again(name, place, now) => return,
             Choice::Ambiguous(clients, servers) => {
                 return self.refuse(name, &clients, &servers, clocks, decide);
             }
@@ -256,6 +269,19 @@ impl DiskRequests {
         }
     }
 
+    /// Has a server with a choice wait once more. Returns false if it has waited before.
+    fn waits_again(&mut self, name: &str, place: Place, now: LogTime) -> bool {
+        let server = self.disks.get_mut(name).and_then(|disk| disk.servers.get_mut(&place));
+        let Some(server) = server.filter(|server| now.0.saturating_sub(server.at.0) <= 2 * SETTLE_MS) else {
+            return false;
+        };
+        if server.state == State::Open {
+            server.state = State::Doubtful;
+            self.settling.push_back(Arrival { at: now, disk: name.into(), place, side: RpcSide::Server });
+        }
+        true
+    }
+
     /// Refuses the endpoints that leave a choice. They stay until they expire, since each is a choice of others.
     fn refuse(
         &mut self,
@@ -269,7 +295,7 @@ impl DiskRequests {
         for (side, places) in [(RpcSide::Client, clients), (RpcSide::Server, servers)] {
             for place in places {
                 let Some(waiting) = disk.of(side).get_mut(place) else { continue };
-                if waiting.state == State::Open {
+                if waiting.state.is_open() {
                     waiting.state = State::Refused;
                     self.pending -= 1;
                     decide(clocks, Decision::Refused(waiting.endpoint.clone()));
@@ -280,7 +306,7 @@ impl DiskRequests {
 
     fn remove(&mut self, disk: &str, place: Place, side: RpcSide) -> Option<Waiting> {
         let removed = self.disks.get_mut(disk)?.of(side).remove(&place)?;
-        self.pending -= u64::from(removed.state == State::Open);
+        self.pending -= u64::from(removed.state.is_open());
         Some(removed)
     }
 }

@@ -296,3 +296,32 @@ fn a_ping_after_a_pause_replaces_what_was_learned() {
     let (_, bound) = stage.clocks().iter().next().unwrap();
     assert!(bound.offset.low > i128::from(AHEAD + 900 * MS), "{bound:?}");
 }
+
+/// Two requests for one range follow each other faster than the ping's bound. Pairs that arrive meanwhile bound the
+/// clocks to less than the time between them.
+#[test]
+fn a_choice_ends_when_other_pairs_bound_the_clocks() {
+    let mut endpoints = Vec::new();
+    for (n, at) in [MS, 3 * MS].into_iter().enumerate() {
+        endpoints.extend([
+            guest(n, write(8, 8), [at, at + 400_000]),
+            qemu(n, write(8, 8), [at + 100_000, at + 200_000]),
+        ]);
+    }
+    let (stage, out) = run(endpoints.clone());
+    assert_eq!((parents(&out), stage.stats().refused), (vec![], 4));
+    for n in 2..30 {
+        let (at, range) = (n as u64 * 10 * MS, write(100 * n as u64, 8));
+        let (_, client) = guest(n, range, [at, at + 400_000]);
+        let (_, server) = qemu(n, range, [at + 100_000, at + 200_000]);
+        endpoints.extend([client, server].map(|endpoint| (500 + 40 * n as u64, endpoint)));
+    }
+    // Records go on, and with them the log's time.
+    for n in 100..150 {
+        let (_, client) = guest(n, write(100 * n as u64, 8), [MS, 2 * MS]);
+        endpoints.push((100 * (n as u64 - 82), client));
+    }
+    let (stage, out) = run(endpoints);
+    assert_eq!(parents(&out), (0..30).map(|n| (n, n)).collect::<Vec<_>>());
+    assert_eq!(stage.stats().refused, 0);
+}
