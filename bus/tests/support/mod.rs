@@ -9,6 +9,7 @@
 
 pub(crate) mod child;
 pub(crate) mod client;
+mod crash;
 pub(crate) mod secure;
 mod single_broker;
 
@@ -72,6 +73,7 @@ impl Broker {
         guard: Option<Guard>,
         more: &str,
     ) -> Result<Broker, String> {
+        crash::end_without_exit_handlers();
         let jars = jars()?;
         let [port, controller] = free_ports()?;
         let broker = Broker { process: None, folder, jars, port, guard };
