@@ -446,7 +446,8 @@ fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64), Strin
     // A server without a client is answered after ten seconds.
     std::thread::sleep(Duration::from_secs(14));
     agent.finish_without_error();
-    aggregator.finish_without_error();
+    let counts = aggregator.finish_without_error();
+    println!("{mode}: {}", counts.lines().filter(|line| line.contains("link: ")).collect::<String>());
 
     let recorded = Recorded::of(&consume(&settings));
     assert_eq!(recorded.lost[0], 0, "{}", guest.console());

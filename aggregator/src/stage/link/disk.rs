@@ -88,7 +88,7 @@ enum State {
     Linked,
     /// An endpoint that had a choice, and so is still one of the choices of others.
     Refused,
-    /// A server that has a choice, and waits for better known clocks.
+    /// A server that has a choice, and is looked at again when the clocks may be better known.
     Doubtful,
 }
 
@@ -215,9 +215,17 @@ impl DiskRequests {
         clocks: &mut ClockBounds,
         decide: &mut dyn FnMut(&mut ClockBounds, Decision),
     ) {
-        let Some(disk) = self.disks.get(&arrival.disk) else { return };
+        let Some(disk) = self.disks.get_mut(&arrival.disk) else { return };
         let servers = match arrival.side {
-            RpcSide::Server => vec![arrival.place],
+            RpcSide::Server => {
+                if let Some(server) = disk.servers.get_mut(&arrival.place)
+                    && server.state == State::Doubtful
+                    && arrival.at > server.at
+                {
+                    server.state = State::Open;
+                }
+                vec![arrival.place]
+            }
             RpcSide::Client => disk.servers_of(DiskRequest::from_cookie(arrival.place.0)),
         };
         for place in servers {
@@ -240,9 +248,11 @@ impl DiskRequests {
         let (clients, rule) = match disk.choice(place, now, clocks) {
             Choice::None | Choice::Later => return,
             Choice::Linked(clients, rule) => (clients, rule),
-            Choice::Ambiguous(..) if self.waits_again(name, place, now) => return,
             Choice::Ambiguous(clients, servers) => {
-                return self.refuse(name, &clients, &servers, clocks, decide);
+                return match disk.has_waited_twice(&clients, &servers, now) {
+                    true => self.refuse(name, &clients, &servers, clocks, decide),
+                    false => self.look_again(name, place, now),
+                };
             }
         };
         let Some(server) = self.remove(name, place, RpcSide::Server) else { return };
@@ -269,17 +279,13 @@ impl DiskRequests {
         }
     }
 
-    /// Has a server with a choice wait once more. Returns false if it has waited before.
-    fn waits_again(&mut self, name: &str, place: Place, now: LogTime) -> bool {
+    /// Has a server with a choice looked at once more.
+    fn look_again(&mut self, name: &str, place: Place, now: LogTime) {
         let server = self.disks.get_mut(name).and_then(|disk| disk.servers.get_mut(&place));
-        let Some(server) = server.filter(|server| now.0.saturating_sub(server.at.0) <= 2 * SETTLE_MS) else {
-            return false;
-        };
-        if server.state == State::Open {
+        if let Some(server) = server.filter(|server| server.state == State::Open) {
             server.state = State::Doubtful;
             self.settling.push_back(Arrival { at: now, disk: name.into(), place, side: RpcSide::Server });
         }
-        true
     }
 
     /// Refuses the endpoints that leave a choice. They stay until they expire, since each is a choice of others.
@@ -327,6 +333,13 @@ impl Disk {
             return same;
         }
         overlapping(&self.servers, client).map(|(place, _)| *place).collect()
+    }
+
+    /// Returns whether the last of these endpoints has waited for twice the time.
+    fn has_waited_twice(&self, clients: &[Place], servers: &[Place], now: LogTime) -> bool {
+        let clients = clients.iter().filter_map(|place| self.clients.get(place));
+        let servers = servers.iter().filter_map(|place| self.servers.get(place));
+        clients.chain(servers).all(|waiting| now.0.saturating_sub(waiting.at.0) > 2 * SETTLE_MS)
     }
 
     /// Returns what is to be done about a server.
