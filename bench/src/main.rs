@@ -43,6 +43,7 @@ mod proxy;
 mod simulation;
 mod stages;
 mod start;
+mod top;
 mod wire;
 #[path = "../../zipkin-export/tests/support/server.rs"]
 #[allow(clippy::unwrap_used, reason = "shared with the tests: without a Zipkin there is nothing to measure")]
@@ -100,6 +101,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("iops", iops::run),
     ("peers", peers::run),
     ("matrix", matrix::run),
+    ("top", top::run),
     ("fleet", fleet::run),
     ("guest", guest::run),
 ];

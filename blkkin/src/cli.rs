@@ -45,6 +45,8 @@ pub(crate) enum CliCommand {
     Run(RunArgs),
     /// Trace this machine until Ctrl-C
     Trace(TraceArgs),
+    /// Show which programs use the disks, live, from totals that the kernel counts
+    Top(TopArgs),
     /// Send the events of this machine to a Kafka cluster until Ctrl-C
     Agent(Box<AgentArgs>),
     /// Join the events of many machines into traces, from Kafka to Kafka, until Ctrl-C
@@ -113,6 +115,29 @@ pub(crate) struct TraceArgs {
     /// End after this time (30s, 5m) instead of at Ctrl-C
     #[arg(long = "for", value_name = "TIME")]
     pub(crate) duration: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = after_help::TOP)]
+pub(crate) struct TopArgs {
+    /// Requests to this disk: sda, /dev/sda or 8:0; repeatable
+    #[arg(short, long, value_name = "DISK")]
+    pub(crate) device: Vec<String>,
+    /// Group requests by program, cgroup, operation, or all of them
+    #[arg(long, value_enum, default_value_t, value_name = "GROUP", hide_possible_values = true)]
+    pub(crate) by: Group,
+    /// Time between two looks at the totals: 1s, 500ms
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub(crate) interval: String,
+    /// Print this number of intervals as text instead of a screen
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: Option<u32>,
+    /// Print one JSON object an interval
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Colours: auto (on a terminal), always or never
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
+    pub(crate) color: Color,
 }
 
 #[derive(Debug, Args)]
@@ -344,6 +369,17 @@ pub(crate) enum StageChoice {
     Link,
     Assemble,
     #[default]
+    All,
+}
+
+/// Requests that share a row of `blkkin top`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Group {
+    #[default]
+    Program,
+    Cgroup,
+    Operation,
+    /// Program, cgroup, disk and operation
     All,
 }
 

@@ -14,9 +14,12 @@ mod syscalls;
 mod tasks;
 mod virtual_machines;
 
+use std::path::PathBuf;
+
 use blkkin_probe_abi::settings::FILTERS_MAX;
+use blkkin_tracer::enrich::devices::disk_of_partition;
 use blkkin_tracer::{AttachKind, Detail, Filter, TraceScope, Tracer, TracerConfig};
-use blkkin_wire::ids::Pid;
+use blkkin_wire::ids::{DeviceId, Pid};
 use tracing::info;
 
 use crate::cli::{Attach, FilterArgs, TracerArgs, units};
@@ -166,6 +169,26 @@ fn check_limits(args: &FilterArgs) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// Resolves disks; requests have no partition.
+pub(crate) fn disks(names: &[String]) -> Result<Vec<DeviceId>, CliError> {
+    let disks = resolve_all(names, devices::device)?;
+    for (name, device) in names.iter().zip(&disks) {
+        if let Some(disk) = disk_of_partition(*device) {
+            return Err(CliError::usage(
+                format!("{name} is a partition"),
+                "a block request is one of the whole disk",
+                format!("--device {disk}, its disk"),
+            ));
+        }
+    }
+    Ok(disks)
+}
+
+/// Returns the mount point of the default hierarchy of cgroups, if it is mounted.
+pub(crate) fn cgroup_hierarchy() -> Option<PathBuf> {
+    cgroups::hierarchy("").ok()
 }
 
 fn resolve_all<T>(

@@ -12,6 +12,7 @@
 //! - [`services`] holds the agent (sends events to Kafka), the aggregator (joins the events of many
 //!   machines) and the exporter (delivers traces); all three use [`service`].
 //! - [`privileges`] drops capabilities and confines the process once it traces or serves.
+//! - [`top`] shows which programs use the disks, from totals that the kernel counts.
 //! - [`doctor`] reports what can be traced here.
 //!
 //! Modules form layers: no module uses one that uses it.
@@ -38,6 +39,7 @@ mod services;
 mod sources;
 mod suggest;
 mod terminal;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -58,6 +60,7 @@ fn dispatch(command: CliCommand) -> ExitCode {
     let outcome = match command {
         CliCommand::Run(args) => run::run(&args),
         CliCommand::Trace(args) => run::trace::trace(&args),
+        CliCommand::Top(args) => top::top(&args),
         CliCommand::Agent(args) => services::agent::agent(&args),
         CliCommand::Aggregator(args) => services::aggregator::aggregator(&args),
         CliCommand::Exporter(args) => services::exporter::exporter(&args),

@@ -98,6 +98,7 @@ mod support;
 mod systemd;
 mod task_memory;
 mod thread_contexts;
+mod top;
 mod traced_tasks;
 mod tracers;
 mod two_nodes;

@@ -16,6 +16,7 @@
 //! - `dirty` records the pages that stores into mappings make dirty; loaded only on request.
 //! - `nbd` parses NBD requests on client sockets, and `usdt` records USDT events. Both are loaded
 //!   only on request.
+//! - `totals` counts block requests instead of recording them; loaded alone, on request.
 //! - `runtime` has the kernel reads, per-CPU state, tables, settings and rings that all of them
 //!   use.
 
@@ -32,6 +33,7 @@ mod nbd;
 mod runtime;
 mod syscall;
 mod task;
+mod totals;
 mod usdt;
 mod xfs_log;
 
@@ -138,6 +140,11 @@ hook!("block_rq_complete", request_complete_btf, request_complete_raw, |c, Read|
 hook!("block_rq_merge", request_merge_btf, request_merge_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     request::merge(arg(c, 0))
+});
+hook!("block_io_start", totals_start_btf, totals_start_raw, |c, Read| totals::start::<Read>(arg(c, 0)));
+hook!("block_rq_issue", totals_issue_btf, totals_issue_raw, |c, Read| totals::issue::<Read>(arg(c, 0)));
+hook!("block_rq_complete", totals_complete_btf, totals_complete_raw, |c, Read| {
+    totals::complete::<Read>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
 });
 hook!("mm_filemap_fault", fault_begin_btf, fault_begin_raw, |c, Read| page_fault::begin::<Read>(
     arg(c, 0),

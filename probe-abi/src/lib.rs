@@ -8,6 +8,7 @@
 //!   [`layout`]),
 //! - the **counters** of fired and dropped records ([`counters`]),
 //! - the bios and requests **in flight** ([`in_flight`]),
+//! - the **totals** of block requests that are counted instead of recorded ([`totals`]),
 //! - the location and head of **thread contexts** ([`context`]).
 //!
 //! *Invariant*: every type has a fixed size (explicit padding, no `bool`, no Rust `enum`; each size
@@ -29,6 +30,7 @@ pub mod in_flight;
 pub mod layout;
 pub mod record;
 pub mod settings;
+pub mod totals;
 pub mod usdt;
 pub mod wait;
 

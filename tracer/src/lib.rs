@@ -19,6 +19,7 @@
 //! - [`stats`]: counters, and what remains of them after a crash.
 //! - [`mod@load`] loads and attaches the programs, and [`mod@reader_loop`] reads their rings until it
 //!   is stopped.
+//! - [`totals`]: counts block requests in the kernel instead of recording them.
 //! - [`mod@doctor`]: tests each probe under each attach kind.
 //!
 //! *Invariant*: nothing active outlives the process. Links, programs and rings are held only by
@@ -41,6 +42,8 @@ pub mod path_filter;
 
 pub mod load;
 pub mod reader_loop;
+
+pub mod totals;
 
 pub mod doctor;
 

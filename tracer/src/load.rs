@@ -62,6 +62,7 @@ use crate::stats::counters::KernelCounters;
 use crate::stats::device_bytes::DeviceBytesHandle;
 use crate::stats::persistent_counters::CounterHandles;
 use crate::stats::progress_map::ProgressMap;
+use crate::totals;
 
 /// Sets of the table of NBD connections, of four connections each. The map has one if NBD is not
 /// traced, since a map cannot be empty.
@@ -141,7 +142,7 @@ impl Tracer {
     fn load_as(config: &TracerConfig, kind: AttachKind) -> Result<Tracer, TracerError> {
         let types = layout::resolve()?;
         kernel::check(&types, kind)?;
-        let btf = kernel_types()?;
+        let btf = kernel::btf()?;
         let mut tracer = Tracer::load_object(config, &types)?;
         if config.machine_disks {
             // Before any program is attached, because reading them makes requests.
@@ -171,7 +172,7 @@ impl Tracer {
     /// Tries each probe under each kind, and the probes of `--nbd` under the best one. Consumes the
     /// tracer.
     pub(crate) fn try_all_kinds(mut self) -> Result<(Vec<ProbeAttempts>, Vec<ProbeReport>), TracerError> {
-        let (types, btf) = (layout::resolve()?, kernel_types()?);
+        let (types, btf) = (layout::resolve()?, kernel::btf()?);
         let attempts = PROBES.iter().map(|probe| {
             let attempts = AttachKind::ALL.map(|kind| self.try_one(probe, kind, &btf, &types));
             ProbeAttempts { probe, attempts: attempts.to_vec() }
@@ -233,6 +234,9 @@ impl Tracer {
                 if config.filter.paths.is_empty() { 1 } else { EXCLUDED_SETS as u32 },
             )
             .map_max_entries("PENDING_CHILDREN", if by_tid { PENDING_CHILDREN } else { 1 })
+            .map_max_entries(totals::MAPS[0], 1)
+            .map_max_entries(totals::MAPS[1], 1)
+            .map_max_entries(totals::MAPS[2], 1)
             .allow_unsupported_maps()
             .load(OBJECT)
             .map_err(|error| TracerError::Load { reason: error_chain(&error) })?;
@@ -475,10 +479,6 @@ fn requested_kind_error(kind: AttachKind, error: TracerError) -> TracerError {
         }
         other => other,
     }
-}
-
-fn kernel_types() -> Result<Btf, TracerError> {
-    Btf::from_sys_fs().map_err(|error| TracerError::NoBtf { reason: error_chain(&error) })
 }
 
 fn make_rings(ebpf: &mut Ebpf, config: &TracerConfig) -> Result<Vec<MapData>, TracerError> {

@@ -102,7 +102,8 @@ pub(crate) fn build_report(measured: &[Measured], peers: &AvailableTools) -> Ben
     }
 }
 
-fn table(measured: &Measured) -> Table {
+/// Makes a load's table.
+pub(crate) fn table(measured: &Measured) -> Table {
     let mut table = Table::new(format!("{} ({})", measured.workload, measured.unit), &COLUMNS);
     for (tool, runs) in &measured.tools {
         let each = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Rounds>();

@@ -26,6 +26,10 @@ pub(crate) enum Tool {
     BccBiosnoop,
     BccExt4slower,
     Blktrace,
+    /// Tracer `blkkin top`, only in `crate::top`.
+    BlkkinTop,
+    /// Script in bench/: biolatency with tracepoints, only in `crate::top`.
+    BpftraceHistogram,
     /// The hooks of blktrace, read as text from ftrace, for machines where blktrace fails.
     BlkTracer,
 }
@@ -86,6 +90,8 @@ impl Tool {
             Tool::BccBiosnoop => "biosnoop (bcc)",
             Tool::BccExt4slower => "ext4slower (bcc)",
             Tool::Blktrace => "blktrace",
+            Tool::BlkkinTop => "blkkin top",
+            Tool::BpftraceHistogram => "bpftrace, histogram",
             Tool::BlkTracer => "blk tracer (ftrace)",
         }
     }
@@ -93,10 +99,12 @@ impl Tool {
     /// Returns the program and the option that prints its version.
     pub(crate) fn version(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Tool::Untraced | Tool::Blkkin | Tool::BlkkinSpans | Tool::BlkTracer => None,
+            Tool::Untraced | Tool::Blkkin | Tool::BlkkinSpans | Tool::BlkkinTop | Tool::BlkTracer => None,
             Tool::Strace => Some(("strace", "--version")),
             Tool::PerfTrace => Some(("perf", "--version")),
-            Tool::BpftraceCalls | Tool::BpftraceBlocks | Tool::BiosnoopBt => Some(("bpftrace", "--version")),
+            Tool::BpftraceCalls | Tool::BpftraceBlocks | Tool::BpftraceHistogram | Tool::BiosnoopBt => {
+                Some(("bpftrace", "--version"))
+            }
             Tool::BccBiosnoop | Tool::BccExt4slower => {
                 Some(("dpkg-query", "--showformat=bpfcc ${Version}\n"))
             }
@@ -108,6 +116,10 @@ impl Tool {
     pub(crate) fn blind_spots(self) -> &'static str {
         match self {
             Tool::Untraced => "",
+            Tool::BlkkinTop => "single requests; anything above the request",
+            Tool::BpftraceHistogram => {
+                "single requests; anything above the request; the program and the operation"
+            }
             Tool::Blkkin | Tool::BlkkinSpans => "what the device does inside",
             Tool::Strace | Tool::PerfTrace | Tool::BpftraceCalls => {
                 "anything below the system call: no bio, no request, no flush, no journal commit; io_uring's requests; \
@@ -154,6 +166,14 @@ impl Tool {
             ),
             Tool::BpftraceBlocks => alongside(
                 &["bpftrace", "-o", &path("events"), "-e", &script(include_str!("../../scripts/blocks.bt"))],
+                Ready::Prints("READY"),
+            ),
+            Tool::BlkkinTop => alongside(
+                &[&blkkin, "top", "--json", "--interval", "200ms", "--device", &place.device],
+                Ready::Prints("seconds"),
+            ),
+            Tool::BpftraceHistogram => alongside(
+                &["bpftrace", "-e", &script(include_str!("../../scripts/histogram.bt"))],
                 Ready::Prints("READY"),
             ),
             // These tools write line by line to standard output, which goes to `events`.

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use super::tool::Tool;
 use crate::loss;
@@ -33,6 +34,11 @@ pub(crate) fn events(tool: Tool, output: &Path) -> Result<Events> {
             let lost = count("total")?;
             Ok(Events { seen: count("fired")?.saturating_sub(lost), lost })
         }
+        Tool::BlkkinTop => samples(&std::fs::read_to_string(output.join("events"))?),
+        Tool::BpftraceHistogram => Ok(Events {
+            seen: histogram(&std::fs::read_to_string(output.join("events"))?),
+            lost: lines(&output.join("stderr"))?.lost,
+        }),
         Tool::Blktrace => {
             let text = std::fs::read_to_string(output.join("events"))?
                 + &std::fs::read_to_string(output.join("stderr"))?;
@@ -44,6 +50,26 @@ pub(crate) fn events(tool: Tool, output: &Path) -> Result<Events> {
             lost: lines(&output.join("events"))?.lost + lines(&output.join("stderr"))?.lost,
         }),
     }
+}
+
+/// Adds up the objects of `blkkin top --json`.
+fn samples(text: &str) -> Result<Events> {
+    let mut events = Events::default();
+    for line in text.lines() {
+        let sample: Value = serde_json::from_str(line)?;
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let rows = sample["rows"].as_array().context("no rows")?.iter();
+        events.seen +=
+            rows.map(|row| number(&row["requests"])).sum::<u64>() + number(&sample["others"]["requests"]);
+        events.lost += number(&sample["untracked"]) + number(&sample["missed"]);
+    }
+    Ok(events)
+}
+
+/// Adds up the counts of a histogram of bpftrace: `[64, 128)   1234 |@@@ |`.
+fn histogram(text: &str) -> u64 {
+    let count = |line: &str| line.split_once(['|'])?.0.split_whitespace().last()?.parse::<u64>().ok();
+    text.lines().filter(|line| line.starts_with('[')).filter_map(count).sum()
 }
 
 /// Returns the size of the files in a folder.
@@ -127,6 +153,15 @@ mod tests {
         )
         .unwrap();
         assert_eq!(lines(&path).unwrap(), Events { seen: 3, lost: 25 });
+    }
+
+    #[test]
+    fn counts_of_histograms_are_added() {
+        let text =
+            "READY..\n\n@us:\n[4, 8)        12 |@@   |\n[8, 16)    1,000 |@@@@ |\n[1K, 2K)      3 |     |\n";
+        assert_eq!(histogram(text), 15);
+        let sample = r#"{"rows": [{"requests": 3}, {"requests": 4}], "others": {"requests": 1}, "untracked": 2, "missed": 1}"#;
+        assert_eq!(samples(&format!("{sample}\n{sample}\n")).unwrap(), Events { seen: 16, lost: 6 });
     }
 
     #[test]

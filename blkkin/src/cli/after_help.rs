@@ -29,6 +29,16 @@ Examples:
       blkkin trace --path '/srv/db/*'
   What a virtual machine does to the host's disks:
       blkkin trace --vm web1";
+pub(super) const TOP: &str = "\
+No request is recorded: the kernel side counts each one by program, cgroup, disk and operation. Ctrl-C or q ends it.
+
+Examples:
+  Who uses the disks now:
+      blkkin top
+  One disk, by operation:
+      blkkin top --device nvme0n1 --by operation
+  A minute for a script:
+      blkkin top --json --count 6 --interval 10s";
 pub(super) const AGENT: &str = "\
 The topic is blkkin.events; wire/blkkin.proto is the schema of its records. The cluster need not be reachable \
 yet.

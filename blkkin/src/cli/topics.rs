@@ -35,6 +35,7 @@ pub(super) const TOPICS: &[Topic] = topics![
     "traces",
     "glossary",
     "demo",
+    "top",
     "postgresql",
     "noisy-neighbour",
     "contexts-in-your-program",

@@ -21,7 +21,7 @@ pub mod legacy_request;
 mod loop_file;
 mod new_request;
 pub mod pages;
-mod passthrough;
+pub mod passthrough;
 pub mod request;
 mod single_bio;
 mod stacked;

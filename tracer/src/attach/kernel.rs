@@ -4,8 +4,11 @@
 //! is missing. *Why first*: otherwise the kernel answers with a verifier log that ends in a
 //! helper's name, or with `Invalid argument` for a map.
 
+use aya::Btf;
+
 use crate::attach::layout::KernelTypes;
 use crate::attach::probes::{AttachKind, Need, PROBES};
+use crate::aya_error::error_chain;
 use crate::error::TracerError;
 
 /// Oldest tested release. From here on tracepoints have the arguments, and structs the meaning,
@@ -31,6 +34,11 @@ pub(crate) fn check(types: &KernelTypes, kind: AttachKind) -> Result<(), TracerE
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
     let required = PROBES.iter().filter(|probe| probe.need == Need::Required);
     evaluate(release, &required.flat_map(|probe| types.missing(probe, kind)).collect::<Vec<_>>().join(", "))
+}
+
+/// Reads the kernel's types.
+pub(crate) fn btf() -> Result<Btf, TracerError> {
+    Btf::from_sys_fs().map_err(|error| TracerError::NoBtf { reason: error_chain(&error) })
 }
 
 fn too_old(release: String, lacks: String) -> TracerError {

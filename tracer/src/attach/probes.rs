@@ -119,6 +119,38 @@ impl Probe {
     }
 }
 
+/// Probes that count block requests instead of recording them, in attach order.
+pub const TOTALS_PROBES: &[Probe] = &[
+    probe(
+        "totals_complete",
+        "block request",
+        "block_rq_complete",
+        "totals_complete",
+        Need::Required,
+        &["rq_flags", "rq_data_len"],
+        "when a request completed",
+    ),
+    probe(
+        "totals_issue",
+        "block request",
+        "block_rq_issue",
+        "totals_issue",
+        Need::Required,
+        &["rq_queue", "queue_disk", "rq_cmd_flags", "rq_data_len"],
+        "when a request was issued to the device",
+    ),
+    probe(
+        "totals_start",
+        "block request",
+        "block_io_start",
+        "totals_start",
+        // 6.5 added block_io_start (5a80bd075f3b). Without it a request belongs to the task that issues it.
+        Need::Optional,
+        &["rq_queue", "queue_disk", "rq_cmd_flags", "rq_data_len"],
+        "the submitter of a request, and when it began",
+    ),
+];
+
 /// Probes of every trace, in attach order. Ends come before begins, so every observed begin has its
 /// end observed. sys_enter, which begins everything, comes last.
 pub const PROBES: &[Probe] = &[

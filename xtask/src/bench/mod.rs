@@ -101,6 +101,7 @@ const BENCHES: &[Bench] = &[
     ),
     bench("iops", "lost operations per second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
     bench("peers", "compared with other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
+    bench("top", "requests that are counted, beside recorded ones and bpftrace (6 min)", DISKS, WITH_PEERS),
     bench(
         "matrix",
         "compared with other tools: every engine, operation, depth of fio (1 h)",
