@@ -53,6 +53,8 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("guest_flush", "sync", Disk::Virtio),
     suite("guest_zones", "", Disk::Zoned),
     suite("page_faults", "major_fault", Disk::Loop),
+    // Before 6.5 no request is announced.
+    suite("top", "more_programs", Disk::Loop),
 ];
 
 /// Suites that differ by device or program and not by kernel, or that the oldest kernel and the host's
