@@ -100,6 +100,7 @@ fn each_span_of_the_topic_is_in_zipkin_once() {
     write_all(&settings, |_| {});
     assert_all_in_zipkin(&zipkin, all_fragments, &exporter);
     let log = exporter.finish_without_error();
+    assert!(!log.contains("the last commit was not acknowledged"), "{log}");
     let spans = TRACES_MANY * SPANS;
     assert!(log.contains(&format!("{spans} spans delivered to zipkin=")), "{log}");
     assert!(log.contains("; 0 records left"), "{log}");
