@@ -99,6 +99,8 @@ fn each_request_of_a_disk_is_counted_with_its_time() {
         std::fs::write(disk.mount_point().join("more"), vec![1; 1 << 20]).unwrap();
         std::fs::File::open(disk.mount_point()).unwrap().sync_all().unwrap();
         crate::support::disk::sync(&disk.mount_point());
+        // A flush without data.
+        std::fs::File::open(disk.node()).unwrap().sync_all().unwrap();
         let counted: Vec<u64> =
             stat_columns(disk.name()).iter().zip(&before).map(|(after, before)| after - before).collect();
         let (rows, rest) = top.finish();
@@ -215,6 +217,16 @@ fn the_screen_shows_the_disk_and_ends_by_a_key() {
     assert!(text.contains(disk.name()), "{text:?}");
     // The cursor and the other screen are back.
     assert!(text.ends_with("\u{1b}[?25h\u{1b}[?1049l"), "{text:?}");
+}
+
+/// A screen that nothing reads any more must not use a CPU for ever.
+#[test]
+fn the_end_of_the_terminal_ends_it() {
+    needs!("losetup");
+    let command = common::blkkin(&["top", "--interval", "200ms"]);
+    let mut screen = OnTerminal::start(command, None);
+    assert!(screen.wait_for("q quit"), "no screen");
+    assert!(screen.hang_up(), "it runs on without a terminal");
 }
 
 #[test]

@@ -3,14 +3,15 @@
 //! *In*: lines, and the user's keys. *Out*: the lines from the top of a screen of its own. *Invariant*: the terminal is
 //! as before when the [`Screen`] is dropped, also by an error.
 //!
-//! *Rejected*: ratatui. The tables, bars and colours are those of the report (`report/src/text/`), and what is left
+//! *Rejected*: crossterm's events. When the terminal is gone they were seen to wait for ever, with a whole CPU, and
+//! neither a signal nor the time ended it. Keys are single bytes here. Also ratatui: the tables, bars and colours are those of the report (`report/src/text/`), and what is left
 //! is to draw lines from the top.
 
-use std::io::{self, Write};
-use std::time::Instant;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use crossterm::cursor::{Hide, MoveTo, Show};
-use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::terminal::{
     self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
@@ -73,22 +74,40 @@ impl Screen {
     }
 
     /// Waits for a key, at most until `until`.
+    #[allow(clippy::unused_self, reason = "there are keys only while a screen is open")]
     pub(super) fn wait(&mut self, until: Instant) -> Result<Action, CliError> {
         let left = until.saturating_duration_since(Instant::now());
-        let wait = left.min(std::time::Duration::from_millis(WAIT_MS));
-        if !event::poll(wait).map_err(|error| failed(&error))? {
+        if !has_input(left.min(Duration::from_millis(WAIT_MS))).map_err(|error| failed(&error))? {
             return Ok(if Instant::now() >= until { Action::Due } else { Action::Redraw });
         }
-        Ok(match event::read().map_err(|error| failed(&error))? {
-            Event::Key(key) if key.kind == KeyEventKind::Release => Action::Redraw,
-            Event::Key(key) => match key.code {
-                KeyCode::Char('q') | KeyCode::Esc | KeyCode::F(10) => Action::Quit,
-                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Action::Quit,
-                KeyCode::Char(key) => Action::Key(key),
-                _ => Action::Redraw,
-            },
-            _ => Action::Redraw,
-        })
+        let mut bytes = [0; 64];
+        let read = io::stdin().lock().read(&mut bytes);
+        // No bytes, or an error: the terminal is gone.
+        Ok(read.map_or(Action::Quit, |count| action_of(&bytes[..count])))
+    }
+}
+
+/// Waits up to this time for a key, or for the end of the terminal. A signal ends the wait too.
+fn has_input(time: Duration) -> io::Result<bool> {
+    let mut wanted = libc::pollfd { fd: io::stdin().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which lives until the call returns.
+    match unsafe { libc::poll(&raw mut wanted, 1, time.as_millis() as libc::c_int) } {
+        -1 => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            error => Err(error),
+        },
+        ready => Ok(ready > 0),
+    }
+}
+
+/// Returns the action of a read of the terminal: one key, or the sequence of one.
+fn action_of(bytes: &[u8]) -> Action {
+    const CTRL_C: u8 = 3;
+    const ESCAPE: u8 = 27;
+    match bytes {
+        [] | [b'q' | CTRL_C, ..] | [ESCAPE] => Action::Quit,
+        [key, ..] if key.is_ascii_graphic() || *key == b' ' => Action::Key((*key).into()),
+        _ => Action::Redraw,
     }
 }
 
@@ -103,4 +122,19 @@ impl Drop for Screen {
 fn failed(error: &io::Error) -> CliError {
     let remedy = "blkkin top --count 10 prints text, and --json objects";
     CliError { status: Status::Failed, ..CliError::usage("cannot use the terminal", error, remedy) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_bytes_and_an_end_is_a_reason_to_quit() {
+        for bytes in [&b""[..], b"q", b"\x03", b"\x1b"] {
+            assert_eq!(action_of(bytes), Action::Quit, "{bytes:?}");
+        }
+        assert_eq!((action_of(b"c"), action_of(b" ")), (Action::Key('c'), Action::Key(' ')));
+        // An arrow, and a letter that is not ASCII.
+        assert_eq!((action_of(b"\x1b[A"), action_of("é".as_bytes())), (Action::Redraw, Action::Redraw));
+    }
 }

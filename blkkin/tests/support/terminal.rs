@@ -56,6 +56,20 @@ impl OnTerminal {
         self.screen_text().into_owned()
     }
 
+    /// Closes the terminal. Returns whether the program ends, in ten seconds.
+    pub(crate) fn hang_up(self) -> bool {
+        let OnTerminal { mut process, keys, .. } = self;
+        drop(keys);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while std::time::Instant::now() < until {
+            if process.0.try_wait().unwrap().is_some() {
+                return true;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        false
+    }
+
     /// Sends Ctrl-C.
     pub(crate) fn interrupt(&mut self) {
         self.keys.write_all(b"\x03").unwrap();
