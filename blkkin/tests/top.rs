@@ -1,6 +1,6 @@
 //! `blkkin top`: totals of block requests that the kernel side counts.
 //!
-//! *Input*: fio on an ext4 file system, processes of many names, a disk that fails. *Independent counts*: the kernel's
+//! *Input*: fio on an ext4 file system, and processes of many names. *Independent counts*: the kernel's
 //! of the device (`/sys/block/*/stat`), fio's own, and a `blkkin trace` that records every request meanwhile.
 
 use std::ffi::CString;
@@ -15,11 +15,9 @@ use crate::common;
 use crate::support::disk::{Disk, stat_columns};
 use crate::support::fio::Fio;
 use crate::support::live::{LiveTrace, eventually};
+use crate::support::missed_ends::RUNS_MAX;
 use crate::support::terminal::OnTerminal;
 use crate::support::{needs, or_skip};
-
-/// Limit of runs in which the hosted kernel hid a completion from all eBPF programs (`support/missed_ends.rs`).
-const RUNS_MAX: usize = 10;
 
 /// A `blkkin top --json` of one disk.
 struct Top {

@@ -17,6 +17,8 @@
 //!
 //! *Rejected*: a hash map by key. Its lookup costs more than the sum of these programs (runtime/table.rs).
 
+use crate::block::new_request::OPF_PREFLUSH;
+use crate::block::request::{OP_FLUSH, OP_MASK};
 use crate::block::{device, passthrough};
 use crate::runtime::atomic::compare_exchange;
 use crate::runtime::layout::offset;
@@ -44,12 +46,6 @@ static TOTAL_REQUESTS: Array<Set<TotalRequest>, TOTAL_REQUEST_SETS> = Array::new
 
 /// Counters of claims of a request's entry. An entry of a merged request is stale too.
 const CLAIMS: ClaimCounters = ClaimCounters { stale: REQUESTS_STALE, full: REQUESTS_UNTRACKED };
-
-const OP_MASK: u32 = 0xff;
-/// Cache flush (REQ_OP_FLUSH).
-const OP_FLUSH: u32 = 2;
-/// REQ_PREFLUSH (include/linux/blk_types.h; enum req_flag_bits begins at 8).
-const OPF_PREFLUSH: u32 = 1 << 18;
 
 /// Task flag of a workqueue's worker (PF_WQ_WORKER, include/linux/sched.h).
 const PF_WQ_WORKER: u32 = 0x20;

@@ -68,7 +68,7 @@ fn samples(text: &str) -> Result<Events> {
 
 /// Adds up the counts of a histogram of bpftrace: `[64, 128)   1234 |@@@ |`.
 fn histogram(text: &str) -> u64 {
-    let count = |line: &str| line.split_once(['|'])?.0.split_whitespace().last()?.parse::<u64>().ok();
+    let count = |line: &str| line.split_once('|')?.0.split_whitespace().last()?.parse::<u64>().ok();
     text.lines().filter(|line| line.starts_with('[')).filter_map(count).sum()
 }
 

@@ -406,7 +406,7 @@ mod tests {
         sample.rows[1].1.device_ns *= 50;
         let first = |view: &View| {
             let lines = screen(view, &sample, 80, 24);
-            let heading = lines.iter().position(|line| line.trim_start().starts_with("program ")).unwrap();
+            let heading = heading(&lines).unwrap();
             lines[heading + 1].split_whitespace().next().unwrap().to_owned()
         };
         assert_eq!(first(&view), "program1");

@@ -19,7 +19,7 @@ mod flush;
 pub mod in_flight;
 pub mod legacy_request;
 mod loop_file;
-mod new_request;
+pub mod new_request;
 pub mod pages;
 pub mod passthrough;
 pub mod request;

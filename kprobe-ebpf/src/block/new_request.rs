@@ -17,7 +17,7 @@ use blkkin_probe_abi::settings::Program;
 /// begins at 8).
 const OPF_FUA: u32 = 1 << 17;
 
-const OPF_PREFLUSH: u32 = 1 << 18;
+pub const OPF_PREFLUSH: u32 = 1 << 18;
 
 /// Bio that a request was allocated for.
 pub struct OriginatingBio {

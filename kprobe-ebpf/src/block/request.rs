@@ -31,8 +31,8 @@ use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
 
 /// Operation bits of `cmd_flags`, and a cache flush (REQ_OP_FLUSH, include/linux/blk_types.h).
-const OP_MASK: u32 = 0xff;
-const OP_FLUSH: u32 = 2;
+pub const OP_MASK: u32 = 0xff;
+pub const OP_FLUSH: u32 = 2;
 
 /// Handles block_io_start(request).
 #[inline(always)]

@@ -23,9 +23,9 @@
 //!
 //! A decision waits until each of the endpoints that take part arrived [`SETTLE_MS`] ago, so that no other one is on
 //! its way. Guest and host send their records once a second. If the endpoints leave a choice then, they wait as long
-//! again, because other pairs may bound the clocks further meanwhile; only then they are refused. An endpoint that arrives later finds no choice that was
-//! not there, unless one of the others was lost: a wrong link takes two lost endpoints of two requests for the same
-//! range within the bound of the clocks.
+//! again, because other pairs may bound the clocks further meanwhile; only then they are refused. An endpoint that
+//! arrives later finds no choice that was not there, unless one of the others was lost: a wrong link takes two lost
+//! endpoints of two requests for the same range within the bound of the clocks.
 //!
 //! *Rejected*: a decision at once, by the clocks alone ([`super`]). It requires a bound below the length of the server's
 //! endpoint, and a write to the page cache takes 3 us.
