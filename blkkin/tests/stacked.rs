@@ -51,7 +51,8 @@ fn assert_traced(arguments: &[&str]) {
         let recorder = Recorder::start(&config, &[process.pid()]);
         assert_eq!(process.run_to_exit(), 0, "{}", process.output());
         // fio changes the times of the device's file. ext4 would commit them within 5 s, between the
-        // end of the recording and the kernel's counts.
+        // end of the recording and the kernel's counts. If ext4 has committed them already, the sync is
+        // a flush without data, which the kernel counts as a write of no sectors.
         disk::sync(&disk.mount_point());
         let recording = recorder.finish();
         counted = disk.statistics().since(before);
@@ -120,12 +121,13 @@ impl Stack<'_> {
         upper_start + (sector - lower_start)
     }
 
-    /// Returns the tracer's counts of the lower disk, for all submitters.
+    /// Returns the tracer's counts of the lower disk, for all submitters. A flush without data counts, as
+    /// in the kernel.
     fn recorded_lower(&self, recording: &Recording) -> Statistics {
         let lower = self.lower.device();
         let moved: Vec<u64> = recording
             .requests()
-            .filter(|request| request.device == lower && request.bytes > 0)
+            .filter(|request| request.device == lower)
             .map(|request| u64::from(request.bytes) / 512)
             .collect();
         Statistics { requests: moved.len() as u64, sectors: moved.iter().sum() }

@@ -18,9 +18,9 @@ use blkkin_wire::syscalls::SyscallId;
 
 use super::*;
 
-const DEVICE: DeviceId = DeviceId { major: 8, minor: 0 };
+pub(crate) const DEVICE: DeviceId = DeviceId { major: 8, minor: 0 };
 const FILE: FileId = FileId { device: DEVICE, ino: 12, generation: 1, name: NameId::NONE };
-const TASK: TaskRef = TaskRef { id: TaskId(1), version: 1 };
+pub(crate) const TASK: TaskRef = TaskRef { id: TaskId(1), version: 1 };
 
 /// A write of 1 ms to a file of that path.
 pub(crate) fn write(path: Option<&str>) -> Trace {

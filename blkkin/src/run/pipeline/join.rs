@@ -106,16 +106,23 @@ impl TraceRouter {
         }
         match self.post_filter.evaluate(trace) {
             FilterVerdict::Keep => {
-                self.unrelated_commits.recover_for(trace).into_iter().for_each(|commit| self.deliver(commit));
-                self.deliver(trace);
+                for commit in self.unrelated_commits.recover_for(trace) {
+                    // As a commit that the trace shows, it counts only if it passes the filter itself.
+                    if self.post_filter.evaluate(commit) == FilterVerdict::Keep {
+                        self.report.add(commit);
+                    }
+                    self.export(commit);
+                }
+                self.report.add(trace);
+                self.export(trace);
             }
             FilterVerdict::Drop => {}
             FilterVerdict::UnknownName => self.names_unknown += 1,
         }
     }
 
-    fn deliver(&mut self, trace: &Trace) {
-        self.report.add(trace);
+    /// Sends the spans of a trace to the sinks.
+    fn export(&mut self, trace: &Trace) {
         if self.sinks.is_empty() && self.local_linker.is_none() {
             return;
         }
@@ -144,4 +151,57 @@ fn offer(sinks: &[SpanSink], spans: Vec<Span>) {
         sink.offer(spans.clone());
     }
     last.offer(spans);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
+
+    use blkkin_aggregator::trace::WaitLink;
+    use blkkin_report::ReportConfig;
+    use blkkin_tracer::{PathPattern, TraceScope};
+    use blkkin_wire::clock::MonotonicNs;
+    use blkkin_wire::event::PairEvent;
+    use blkkin_wire::ids::SpanId;
+
+    use super::super::unrelated_commits::tests::commit;
+    use super::*;
+    use crate::filter::post_filter::tests::{DEVICE, TASK, write};
+
+    /// Returns the number of requests that the report counts of these traces, filtered by path.
+    fn reported_requests(traces: &[&Trace]) -> u64 {
+        let paths = vec![PathPattern::parse("/data/*").unwrap()];
+        let mut router = TraceRouter {
+            unrelated_commits: UnrelatedCommits::new(TraceScope::Marked),
+            post_filter: PostFilter { paths, ..PostFilter::default() },
+            detail: Detail::Full,
+            report: Report::new(ReportConfig::new(MonotonicNs(0))),
+            sinks: Vec::new(),
+            local_linker: None,
+            names_unknown: 0,
+        };
+        traces.iter().for_each(|trace| router.route(trace));
+        assert_eq!(router.unrelated_commits.count(), 0);
+        router.report.progress(0).requests
+    }
+
+    /// A commit has no path, so the rule drops it. A call that returns late recovers it, and the
+    /// rule applies all the same.
+    #[test]
+    fn the_report_counts_a_commit_equally_for_a_punctual_and_a_late_call() {
+        let pair = PairEvent::bare([7, 8, 9].map(SpanId), TASK, DEVICE, [MonotonicNs(1), MonotonicNs(2)]);
+        let [waited, late] = [true, false].map(|shown| {
+            let mut commit = commit(shown);
+            commit.requests.push(pair.request);
+            commit
+        });
+        let mut call = write(Some("/data/file"));
+        call.requests.push(pair.request);
+        call.waited_for.push(WaitLink { trace: Arc::new(waited.clone()), primary: true });
+        assert_eq!(reported_requests(&[&waited, &call]), 1);
+        call.waited_for = vec![WaitLink { trace: Arc::new(late.clone()), primary: false }];
+        assert_eq!(reported_requests(&[&late, &call]), 1);
+    }
 }

@@ -84,7 +84,7 @@ fn is_write_back_of_others(trace: &Trace) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use std::sync::Arc;
@@ -97,7 +97,8 @@ mod tests {
     use super::*;
     use crate::filter::post_filter::tests::{bio, write};
 
-    fn commit(adopted: bool) -> Trace {
+    /// A commit, which a trace of a call shows if it was adopted.
+    pub(in super::super) fn commit(adopted: bool) -> Trace {
         let mut trace = write(None);
         let call = trace.call().unwrap().clone();
         let adoption = ShownIn { trace: trace.id, call: call.span };
