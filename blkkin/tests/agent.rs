@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use blkkin_aggregator::join::{JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
-use blkkin_bus::kafka::{EVENTS, EventConsumer, Group, Received, Settings};
+use blkkin_bus::kafka::{EVENTS, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::{LayerEvent, RequestEvent};
 use rdkafka::Message;
 
 use crate::broker::Broker;
+use crate::spooling::topic::consume;
 use crate::broker::client::subscribe;
 use crate::common;
 use crate::support::agent_recording;
@@ -59,27 +60,6 @@ fn load(disk: &Disk) -> Statistics {
     let status = std::process::Command::new(&args[0]).args(&args[1..]).status().unwrap();
     assert!(status.success());
     disk.statistics().since(before)
-}
-
-/// Reads all batches of the topic.
-fn consume(settings: &Settings) -> Vec<EventBatch> {
-    let group = Group { name: "test".to_owned(), member: None };
-    let mut consumer = EventConsumer::join(settings, &group).unwrap();
-    let (mut batches, started, mut idle) = (Vec::new(), Instant::now(), 0);
-    // After the first batch, two seconds without one are the end.
-    while started.elapsed() < TIME_LIMIT && (batches.is_empty() || idle < 20) {
-        match consumer.next(Duration::from_millis(100)).unwrap() {
-            Received::Batch(batch, missing) => {
-                assert_eq!(missing, 0);
-                batches.push(*batch);
-                idle = 0;
-            }
-            Received::Timeout => idle += 1,
-            Received::Rebalanced { .. } => {}
-            other => panic!("{other:?}"),
-        }
-    }
-    batches
 }
 
 fn requests<'a>(batches: &'a [EventBatch], disk: &'a Disk) -> impl Iterator<Item = &'a RequestEvent> {

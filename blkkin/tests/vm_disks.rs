@@ -229,12 +229,7 @@ fn count_bio(bios: &mut HashMap<SpanId, u32>, bio: &BioEvent) {
 /// Reads the finished traces.
 fn spans(settings: &Settings) -> Vec<Span> {
     let mut reader = TraceReader::new(settings, PARTITIONS as i32);
-    // Two seconds without one are the end.
-    let mut known = usize::MAX;
-    while known != traces::total(&reader.fragments) {
-        known = traces::total(&reader.fragments);
-        reader.read_until(Duration::from_secs(2), |_| false);
-    }
+    reader.read_to_end(settings, LIMIT);
     let fragments = reader.fragments.keys().flat_map(|bytes| v1::decode_fragments(bytes).unwrap().fragments);
     fragments.flat_map(|fragment| fragment.spans).collect()
 }

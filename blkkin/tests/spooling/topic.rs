@@ -3,21 +3,22 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use blkkin_bus::kafka::{EventConsumer, Group, Received, Settings};
+use blkkin_bus::kafka::{EVENTS, EventConsumer, Group, Received, Settings};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::crash_report::{LossReport, RecordCounts};
 use blkkin_wire::ids::StartEpoch;
 
 use super::TIMEOUT;
+use crate::broker::client::record_count;
 
-/// Reads all batches of the topic in order and asserts that none is missing.
+/// Reads all batches that the topic has now, in order, and asserts that none is missing. No writer may be at work.
 pub(crate) fn consume(settings: &Settings) -> Vec<EventBatch> {
     let group = Group { name: "test".to_owned(), member: None };
     let mut consumer = EventConsumer::join(settings, &group).unwrap();
-    let (mut batches, started, mut idle) = (Vec::<EventBatch>::new(), Instant::now(), 0);
-    let mut next = HashMap::<StartEpoch, u64>::new();
-    // After the first batch, two seconds without one are the end.
-    while started.elapsed() < TIMEOUT && (batches.is_empty() || idle < 20) {
+    let (mut batches, started, mut read) = (Vec::<EventBatch>::new(), Instant::now(), 0);
+    let (mut next, records) = (HashMap::<StartEpoch, u64>::new(), record_count(settings, EVENTS));
+    while read < records {
+        assert!(started.elapsed() < TIMEOUT, "{read} of {records} records");
         match consumer.next(Duration::from_millis(100)).unwrap() {
             Received::Batch(batch, missing) => {
                 let expected = next.entry(batch.source.epoch).or_default();
@@ -28,12 +29,11 @@ pub(crate) fn consume(settings: &Settings) -> Vec<EventBatch> {
                 );
                 *expected += 1;
                 batches.push(*batch);
-                idle = 0;
+                read += 1;
             }
             // Sent again by the next start, and recognised as a duplicate.
-            Received::Duplicate => idle = 0,
-            Received::Timeout => idle += 1,
-            Received::Rebalanced { .. } => {}
+            Received::Duplicate => read += 1,
+            Received::Timeout | Received::Rebalanced { .. } => {}
             other => panic!("{other:?}"),
         }
     }

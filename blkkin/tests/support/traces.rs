@@ -13,7 +13,7 @@ use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{Message, Offset, TopicPartitionList};
 
-use crate::broker::client::client;
+use crate::broker::client::{client, record_count};
 
 /// Trace fragments by their encoded bytes, each with its number of occurrences.
 pub(crate) type FragmentCounts = HashMap<Vec<u8>, u32>;
@@ -88,6 +88,8 @@ pub(crate) struct TraceReader {
     pub(crate) fragments: FragmentCounts,
     /// Fragments whose number had been read before.
     pub(crate) repeated: u64,
+    /// Records of the topic.
+    records: u64,
 }
 
 impl TraceReader {
@@ -101,7 +103,7 @@ impl TraceReader {
             all.add_partition_offset(TRACES, partition, Offset::Beginning).unwrap();
         }
         consumer.assign(&all).unwrap();
-        TraceReader { consumer, next: HashMap::new(), fragments: HashMap::new(), repeated: 0 }
+        TraceReader { consumer, next: HashMap::new(), fragments: HashMap::new(), repeated: 0, records: 0 }
     }
 
     /// Reads until there are `wanted` fragments, then for two more seconds, at most until the time
@@ -115,19 +117,33 @@ impl TraceReader {
     pub(crate) fn read_until(&mut self, time_limit: Duration, enough: impl Fn(&FragmentCounts) -> bool) {
         let begun = Instant::now();
         while begun.elapsed() < time_limit && !enough(&self.fragments) {
-            // An error means that a broker is unreachable for a while.
-            let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(100)) else { continue };
-            let batch = v1::decode_fragments(message.payload().unwrap()).unwrap();
-            let next = self.next.entry((batch.origin, message.partition())).or_insert(0);
-            assert!(batch.first <= *next, "number {} of {:?} is missing", *next, batch.origin);
-            for (number, fragment) in (batch.first..).zip(&batch.fragments) {
-                if number < *next {
-                    self.repeated += 1;
-                    continue;
-                }
-                *next = number + 1;
-                count(&mut self.fragments, fragment);
+            self.read_one();
+        }
+    }
+
+    /// Reads everything that the topic has now. No writer may be at work.
+    pub(crate) fn read_to_end(&mut self, settings: &Settings, time_limit: Duration) {
+        let (begun, records) = (Instant::now(), record_count(settings, TRACES));
+        while self.records < records {
+            assert!(begun.elapsed() < time_limit, "{} of {records} records", self.records);
+            self.read_one();
+        }
+    }
+
+    fn read_one(&mut self) {
+        // An error means that a broker is unreachable for a while.
+        let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(100)) else { return };
+        self.records += 1;
+        let batch = v1::decode_fragments(message.payload().unwrap()).unwrap();
+        let next = self.next.entry((batch.origin, message.partition())).or_insert(0);
+        assert!(batch.first <= *next, "number {} of {:?} is missing", *next, batch.origin);
+        for (number, fragment) in (batch.first..).zip(&batch.fragments) {
+            if number < *next {
+                self.repeated += 1;
+                continue;
             }
+            *next = number + 1;
+            count(&mut self.fragments, fragment);
         }
     }
 }
