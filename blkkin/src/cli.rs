@@ -12,6 +12,7 @@ pub(crate) mod units;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -49,6 +50,8 @@ pub(crate) enum CliCommand {
     Top(TopArgs),
     /// Send the events of this machine to a Kafka cluster until Ctrl-C
     Agent(Box<AgentArgs>),
+    /// Ask the agent of this machine for a dump of its flight recorder
+    Dump(DumpArgs),
     /// Join the events of many machines into traces, from Kafka to Kafka, until Ctrl-C
     Aggregator(AggregatorArgs),
     /// Deliver traces from a Kafka cluster to tracing backends until Ctrl-C
@@ -217,7 +220,40 @@ pub(crate) struct AgentArgs {
     )]
     pub(crate) bpffs: PathBuf,
     #[command(flatten)]
+    pub(crate) flight: FlightArgs,
+    #[command(flatten)]
     pub(crate) service: ServiceArgs,
+}
+
+/// Options of the agent's flight recorder.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Flight recorder")]
+pub(crate) struct FlightArgs {
+    /// Keep the events of the last TIME (30s) in memory and send them only when something asks for a dump:
+    /// `blkkin dump`, SIGUSR1, POST /dump at the metrics' address, or --dump-on
+    #[arg(long, value_name = "TIME", conflicts_with = "replay")]
+    pub(crate) flight_recorder: Option<String>,
+    /// Most memory for these events (64M, 1G), about 30 bytes each; the oldest ones make room
+    #[arg(long, value_name = "SIZE", default_value = "256M", requires = "flight_recorder")]
+    pub(crate) memory: String,
+    /// Dump at an operation, repeatable: `>TIME` (a storage operation that took longer), `OPERATION>TIME`
+    /// (fsync>100ms), or error (a request or call that failed with an I/O error)
+    #[arg(long, value_name = "TRIGGER", requires = "flight_recorder")]
+    pub(crate) dump_on: Vec<String>,
+    /// Least time between the begins of two dumps
+    #[arg(long, value_name = "TIME", default_value = "60s", requires = "flight_recorder")]
+    pub(crate) dump_every: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = after_help::DUMP)]
+pub(crate) struct DumpArgs {
+    /// Address of the agent's metrics endpoint
+    #[arg(value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9899")]
+    pub(crate) agent: SocketAddr,
+    /// File whose first line is the endpoint's bearer token (the agent's --metrics-token)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token: Option<PathBuf>,
 }
 
 /// Port by which a guest sends its events.

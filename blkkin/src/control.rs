@@ -34,8 +34,14 @@ pub(crate) struct ControlReceiver {
 impl ControlReceiver {
     /// Creates the channel and starts to receive signals.
     pub(crate) fn open() -> Result<ControlReceiver, CliError> {
+        ControlReceiver::open_with(&[])
+    }
+
+    /// Creates the channel and starts to receive these signals too.
+    pub(crate) fn open_with(more: &[libc::c_int]) -> Result<ControlReceiver, CliError> {
         let (sender, receiver) = channel();
-        signals::listen(sender.clone()).map_err(|error| cannot_spawn("cannot listen to signals", &error))?;
+        signals::listen(sender.clone(), more)
+            .map_err(|error| cannot_spawn("cannot listen to signals", &error))?;
         Ok(ControlReceiver { sender, receiver })
     }
 

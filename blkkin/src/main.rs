@@ -28,6 +28,7 @@ mod control;
 mod destination;
 mod disk_counts;
 mod doctor;
+mod dump;
 mod error;
 mod filter;
 mod log;
@@ -62,6 +63,7 @@ fn dispatch(command: CliCommand) -> ExitCode {
         CliCommand::Trace(args) => run::trace::trace(&args),
         CliCommand::Top(args) => top::top(&args),
         CliCommand::Agent(args) => services::agent::agent(&args),
+        CliCommand::Dump(args) => dump::dump(&args),
         CliCommand::Aggregator(args) => services::aggregator::aggregator(&args),
         CliCommand::Exporter(args) => services::exporter::exporter(&args),
         CliCommand::Doctor(args) => doctor::doctor(&args),

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! ServiceStatus ── /metrics, OpenMetrics ── Prometheus
-//!    │               /health
+//!    │               /health, POST /dump
 //!    └── systemd: READY=1, WATCHDOG=1, STOPPING=1
 //! ClusterWait ──── until the Kafka cluster is usable
 //! LagGauge ─────── consumer group lag
@@ -33,7 +33,9 @@ pub(crate) use endpoint::{Endpoint, Port};
 pub(crate) use heartbeat::Heartbeat;
 pub(crate) use lag::LagGauge;
 pub(crate) use main_loop::{ServiceEvent, next_event};
-pub(crate) use openmetrics::{Exemplar, Histogram, Labels, MetricFamily, MetricKind, Sample, ServiceStatus};
+pub(crate) use openmetrics::{
+    DumpAnswer, Exemplar, Histogram, Labels, MetricFamily, MetricKind, Sample, ServiceStatus,
+};
 pub(crate) use outage::Outage;
 pub(crate) use rfc3339::format_utc;
 pub(crate) use systemd::{FdStore, Systemd};

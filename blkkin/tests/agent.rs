@@ -17,9 +17,9 @@ use blkkin_wire::event::{LayerEvent, RequestEvent};
 use rdkafka::Message;
 
 use crate::broker::Broker;
-use crate::spooling::topic::consume;
 use crate::broker::client::subscribe;
 use crate::common;
+use crate::spooling::topic::consume;
 use crate::support::agent_recording;
 use crate::support::disk::{Disk, Statistics};
 use crate::support::fio::Fio;

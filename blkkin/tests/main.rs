@@ -39,6 +39,7 @@ mod file_names;
 mod file_positions;
 mod filters;
 mod fio;
+mod flight_recorder;
 mod guest_devices;
 mod guest_faults;
 mod guest_flush;

@@ -268,6 +268,11 @@ pub fn operation(interface: AsyncInterface, opcode: u8) -> &'static AsyncOperati
     known.iter().find(|operation| operation.opcode == opcode).unwrap_or(unknown)
 }
 
+/// Returns whether an operation has this name.
+pub fn is_operation(name: &str) -> bool {
+    IO_URING.iter().chain(LIBAIO).any(|operation| operation.name == name)
+}
+
 /// Returns the operations of io_uring to trace: bit n is operation n.
 pub fn traced_operations() -> u64 {
     IO_URING.iter().fold(0, |bits, operation| bits | 1 << operation.opcode)

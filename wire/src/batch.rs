@@ -105,6 +105,9 @@ pub struct SourceStats {
     pub waits: RecordStats,
     /// Files whose path is emitted again at their next use, for lack of room in the kernel side's table.
     pub names_displaced: u64,
+    /// Events that a flight recorder overwrote before anything asked for them. They were recorded, so this is no
+    /// loss.
+    pub events_overwritten: u64,
 }
 
 /// Record counters of one kind: fired = recorded + dropped. The record of a pair counts as a bio

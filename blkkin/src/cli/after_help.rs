@@ -51,7 +51,18 @@ Examples:
   In a guest without a network:
       blkkin agent --port
   Into files, which --replay sends later:
-      blkkin agent --record /var/lib/events";
+      blkkin agent --record /var/lib/events
+  Only the 30 s before an fsync of more than 100 ms:
+      blkkin agent --brokers kafka1:9092 --flight-recorder 30s --dump-on 'fsync>100ms'";
+pub(super) const DUMP: &str = "\
+The agent sends the events of the last seconds to its target: Kafka, a folder or its host. It needs \
+--flight-recorder.
+
+Examples:
+  The agent of this machine:
+      blkkin dump
+  An agent with a token, at another address:
+      blkkin dump 10.0.0.7:9899 --token /etc/blkkin/metrics-token";
 pub(super) const EXPORTER: &str = "\
 The topic is blkkin.traces. Each destination has its own consumer group, so an unreachable one does not delay \
 others; unacknowledged spans stay in the topic. Refused spans go to the topic blkkin.dead.

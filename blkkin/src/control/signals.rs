@@ -19,7 +19,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use libc::{c_int, siginfo_t};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 
@@ -28,6 +28,9 @@ use crate::privileges;
 
 /// Signals that ask a program to terminate.
 const TERMINATION_SIGNALS: [c_int; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+
+/// Signal that asks an agent for a dump of its flight recorder.
+pub(crate) const DUMP_SIGNAL: c_int = SIGUSR1;
 
 /// A received signal, with its sender as the kernel reports it (siginfo).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,11 @@ impl ReceivedSignal {
         self.number == SIGCHLD
     }
 
+    /// Returns whether the signal asks for a dump.
+    pub(crate) fn is_dump(&self) -> bool {
+        self.number == DUMP_SIGNAL
+    }
+
     /// Returns whether the signal is Ctrl-C, or a script's equivalent.
     pub(crate) fn is_interrupt(&self) -> bool {
         self.number == SIGINT
@@ -75,11 +83,11 @@ impl ReceivedSignal {
     }
 }
 
-/// Sends every signal that arrives to `events`. A signal that was ignored when blkkin started stays
+/// Sends every signal that arrives to `events`, also one of `more`. A signal that was ignored when blkkin started stays
 /// ignored (nohup(1), background jobs of a script), because CMD inherits that too.
-pub(crate) fn listen(events: Sender<ControlEvent>) -> io::Result<()> {
+pub(crate) fn listen(events: Sender<ControlEvent>, more: &[c_int]) -> io::Result<()> {
     let endings = TERMINATION_SIGNALS.into_iter().filter(|signal| !is_ignored(*signal));
-    let numbers: Vec<c_int> = endings.chain([SIGCHLD]).collect();
+    let numbers: Vec<c_int> = endings.chain([SIGCHLD]).chain(more.iter().copied()).collect();
     let mut signals = SignalsInfo::<WithRawSiginfo>::new(&numbers)?;
     unblock(&numbers)?;
     thread::Builder::new().name("signals".into()).spawn(move || {

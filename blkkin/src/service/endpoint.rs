@@ -1,4 +1,4 @@
-//! The HTTP endpoint of a service: `GET /metrics` and `GET /health`.
+//! The HTTP endpoint of a service: `GET /metrics`, `GET /health` and `POST /dump`.
 //!
 //! It listens on the loopback address by default, because device names and request rates are not
 //! public. On other addresses a bearer token can protect the metrics ([`super::bearer_auth`]);
@@ -10,6 +10,9 @@
 //!
 //! *Metrics* are OpenMetrics. A client that accepts `text/plain` but not OpenMetrics gets
 //! Prometheus' text format 0.0.4.
+//!
+//! *Dump* requests a dump of the agent's flight recorder: `202` with a line of text, `409` without a flight recorder,
+//! `429` with `Retry-After` if the last dump was a moment ago. The body, such as that of a webhook, is read and ignored.
 //!
 //! *Bounds*: one request a connection, 5 s for the whole of it, and 16 connections at a time. A
 //! further one closes the oldest: so clients that are silent or do not read cost at most 16 responses
@@ -26,9 +29,9 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -38,7 +41,7 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::bearer_auth::BearerToken;
-use super::openmetrics::{self, Exposition, ServiceStatus};
+use super::openmetrics::{self, DumpAnswer, Exposition, ServiceStatus};
 use crate::cli::listen::ListenAddr;
 use crate::error::CliError;
 
@@ -52,6 +55,8 @@ pub(crate) enum Port {
 
 const CONNECTIONS_MAX: usize = 16;
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most bytes of a request's body. The JSON of a webhook has some kB.
+const BODY_MAX: usize = 256 << 10;
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -142,7 +147,12 @@ async fn serve(
         connections.push_back(tokio::spawn(async move {
             let service = service_fn(|request| {
                 let response = respond(&request, (*token).as_ref(), &*status);
-                async { Ok::<_, Infallible>(response) }
+                async {
+                    // A connection that is closed with unread bytes is reset, and may lose the response.
+                    let body = Limited::new(request.into_body(), BODY_MAX);
+                    let _ = body.collect().await;
+                    Ok::<_, Infallible>(response)
+                }
             });
             let mut server = http1::Builder::new();
             let connection = server.keep_alive(false).serve_connection(TokioIo::new(stream), service);
@@ -157,15 +167,21 @@ fn respond(
     token: Option<&BearerToken>,
     status: &dyn ServiceStatus,
 ) -> Response<Full<Bytes>> {
-    if request.method() != Method::GET && request.method() != Method::HEAD {
+    let (method, path) = (request.method(), request.uri().path());
+    let is_dump = path == "/dump";
+    if is_dump && method != Method::POST {
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "only POST\n".to_owned());
+    }
+    if !is_dump && method != Method::GET && method != Method::HEAD {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_owned());
     }
-    match request.uri().path() {
-        "/metrics" if token.is_some_and(|token| !token.authorizes(request.headers())) => {
+    match path {
+        "/metrics" | "/dump" if token.is_some_and(|token| !token.authorizes(request.headers())) => {
             let mut refused = plain(StatusCode::UNAUTHORIZED, "bearer token required\n".to_owned());
             refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             refused
         }
+        "/dump" => dump(status),
         "/metrics" => {
             let (exposition, kind) = match wants_plain(request) {
                 true => (Exposition::Plain, PLAIN),
@@ -181,6 +197,25 @@ fn respond(
             Some(why) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
         _ => plain(StatusCode::NOT_FOUND, "try /metrics or /health\n".to_owned()),
+    }
+}
+
+fn dump(status: &dyn ServiceStatus) -> Response<Full<Bytes>> {
+    match status.request_dump() {
+        DumpAnswer::Started(what) => plain(StatusCode::ACCEPTED, format!("{what}\n")),
+        DumpAnswer::NoRecorder => {
+            let why = "this service has no flight recorder; blkkin agent --flight-recorder TIME has one\n";
+            plain(StatusCode::CONFLICT, why.to_owned())
+        }
+        DumpAnswer::TooSoon(wait) => {
+            let seconds = wait.as_secs() + 1;
+            let why = format!(
+                "the last dump was a moment ago; the next one may begin in {seconds} s (--dump-every)\n"
+            );
+            let mut refused = plain(StatusCode::TOO_MANY_REQUESTS, why);
+            refused.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+            refused
+        }
     }
 }
 
@@ -229,6 +264,14 @@ mod tests {
 
         fn notes(&self) -> Vec<String> {
             vec!["x is unreachable".to_owned()]
+        }
+
+        fn request_dump(&self) -> DumpAnswer {
+            match &self.0 {
+                Some(why) if why == "busy" => DumpAnswer::TooSoon(Duration::from_millis(41_500)),
+                Some(why) => DumpAnswer::Started(why.clone()),
+                None => DumpAnswer::NoRecorder,
+            }
         }
     }
 
@@ -283,6 +326,24 @@ mod tests {
         );
         assert!(ask(address, "GET /").starts_with("HTTP/1.1 404"));
         assert!(ask(address, "POST /metrics").starts_with("HTTP/1.1 405"));
+    }
+
+    #[test]
+    fn a_dump_is_requested_by_post() {
+        let body = format!("Content-Length: 100000\r\nX-Rest: {}", "x".repeat(10));
+        let post = |address| ask_with(address, "POST /dump", "Content-Length: 0\r\n");
+        let started = post(open(Some("7 events")));
+        assert!(started.starts_with("HTTP/1.1 202") && started.ends_with("7 events\n"), "{started}");
+        assert!(post(open(None)).starts_with("HTTP/1.1 409"));
+        let soon = post(open(Some("busy")));
+        assert!(soon.starts_with("HTTP/1.1 429") && soon.contains("retry-after: 42"), "{soon}");
+        assert!(ask(open(Some("7 events")), "GET /dump").starts_with("HTTP/1.1 405"));
+        let mut webhook = TcpStream::connect(open(Some("7 events"))).unwrap();
+        write!(webhook, "POST /dump HTTP/1.1\r\nHost: here\r\n{body}\r\n\r\n{}", "y".repeat(100_000))
+            .unwrap();
+        let mut answer = String::new();
+        webhook.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
     }
 
     #[test]

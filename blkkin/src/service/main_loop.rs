@@ -21,6 +21,8 @@ const TRIM_EVERY: Duration = Duration::from_secs(60);
 pub(crate) enum ServiceEvent {
     /// A signal asks the service to stop.
     StopRequested,
+    /// A signal asks for a dump of the flight recorder.
+    DumpRequested,
     /// A worker ended.
     WorkerEnded,
 }
@@ -42,6 +44,7 @@ pub(crate) fn next_event(
             trimmed = Instant::now();
         }
         match event {
+            Some(ControlEvent::Signal(signal)) if signal.is_dump() => return ServiceEvent::DumpRequested,
             Some(ControlEvent::Signal(signal)) if !signal.is_child() => return ServiceEvent::StopRequested,
             Some(ControlEvent::PipelineEnded) => return ServiceEvent::WorkerEnded,
             Some(ControlEvent::Status(status)) => {

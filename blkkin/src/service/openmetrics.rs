@@ -10,6 +10,7 @@
 //! collector have no exemplars.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 /// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +102,21 @@ pub(crate) trait ServiceStatus: Send + Sync + 'static {
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
+    /// Requests a dump of the flight recorder.
+    fn request_dump(&self) -> DumpAnswer {
+        DumpAnswer::NoRecorder
+    }
+}
+
+/// Answer to a request for a dump.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DumpAnswer {
+    /// The service has no flight recorder.
+    NoRecorder,
+    /// The dump begins. The text describes it.
+    Started(String),
+    /// Another dump began a moment ago; the next one may begin after this time.
+    TooSoon(Duration),
 }
 
 /// The text format.

@@ -6,6 +6,7 @@
 //!                       │                                └ spool (a folder, bounded)
 //!                       └ --ust, --probes: a thread and a bus each (crate::sources)
 //! with --port, in a guest: EventBatcher → port → the host's agent (port.rs)
+//! with --flight-recorder: between bus and EventBatcher, the last seconds wait for a dump (flight_recorder.rs)
 //! thread "guests": records of guests → Kafka (guests.rs)
 //! thread "cluster": creates the topic, reports outages
 //! ```
@@ -22,6 +23,8 @@
 mod config;
 mod counter_store;
 mod crash_recovery;
+mod event_input;
+mod flight_recorder;
 mod guests;
 mod load;
 mod metrics;
@@ -46,13 +49,17 @@ use tracing::{info, warn};
 
 use crate::cli::AgentArgs;
 use crate::control::ControlReceiver;
+use crate::control::signals::DUMP_SIGNAL;
 use crate::error::CliError;
 use crate::privileges::{self, Confinement, DrainThread};
 use crate::service::kafka::{TIMED_BY_BROKER, settings};
-use crate::service::{ClusterWait, Endpoint, Port, ServiceStatus, Systemd, next_event};
+use crate::service::{
+    ClusterWait, DumpAnswer, Endpoint, Port, ServiceEvent, ServiceStatus, Systemd, next_event,
+};
 use config::{domain, reject_capture_with_replay};
 use counter_store::CounterStore;
 use crash_recovery::{CrashRecovery, RunMarker};
+use flight_recorder::DumpCause;
 use guests::Guests;
 use load::{LoadedTracer, load};
 use metrics::{AgentMetrics, Explained};
@@ -64,7 +71,7 @@ use send_totals::DRAIN_TIMEOUT;
 pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     // Signals are received before the probes are attached: a signal meanwhile ends the agent and
     // does not kill it.
-    let mut control = ControlReceiver::open()?;
+    let mut control = ControlReceiver::open_with(&[DUMP_SIGNAL])?;
     reject_capture_with_replay(args)?;
     if let Some(path) = &args.port {
         return to_host(args, path, control);
@@ -84,6 +91,9 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     let node = traced.tracer.source().node;
     let domain = domain.unwrap_or(node);
     let exported = counter_store.and_then(|counter_store| {
+        if args.flight.flight_recorder.is_some() {
+            return Err("what the flight recorder overwrites would be among them".to_owned());
+        }
         let exported = traced.tracer.export_counters().map_err(|error| error.to_string())?;
         Ok((counter_store.save(&exported)?, exported.progress))
     });
@@ -149,6 +159,7 @@ fn serve(
     mut control: ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
+    let recorder = flight_recorder::open(&args.flight)?;
     let LoadedTracer { tracer, sources, devices } = loaded;
     let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
     let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());
@@ -160,19 +171,24 @@ fn serve(
         Explained::start(tracer.device_bytes(), devices),
         tracer.unread_modules(),
     ));
+    recorder.iter().for_each(|recorder| metrics.set_flight_recorder(recorder.control()));
     let _metrics = Endpoint::start(
         args.service.metrics,
         args.service.metrics_token.as_deref(),
         Port::Agent,
         Arc::clone(&metrics) as Arc<dyn ServiceStatus>,
     )?;
-    let status = format!("tracing; events go to {target}");
+    let status = match &recorder {
+        None => format!("tracing; events go to {target}"),
+        Some(recorder) => format!("tracing; a dump of {recorder} goes to {target}"),
+    };
     let mut ids = None;
     if let EventSink::Cluster(sink) = &sink {
         sink.spool.iter().for_each(|spool| metrics.set_spool(spool.stats()));
         ids = Some((tracer.source(), sink.domain));
     }
-    let pipeline = AgentPipeline::start((tracer, drain), sources, sink, target, &control, &metrics)?;
+    let pipeline =
+        AgentPipeline::start((tracer, drain), sources, (recorder, sink), target, &control, &metrics)?;
     let mut guests = None;
     if let Some((settings, crashed_runs)) = cluster {
         if let (Some(folder), Some(ids)) = (&args.guests, ids) {
@@ -184,7 +200,19 @@ fn serve(
     info!("{confinement}");
     info!("{status}");
     systemd.ready(&status);
-    next_event(&mut control, &systemd, || metrics.heartbeat.since_last());
+    while next_event(&mut control, &systemd, || metrics.heartbeat.since_last()) == ServiceEvent::DumpRequested
+    {
+        match metrics.dump(DumpCause::Signal) {
+            DumpAnswer::Started(_) => {}
+            DumpAnswer::NoRecorder => {
+                warn!("SIGUSR1 asks for a dump, and there is no flight recorder (--flight-recorder)")
+            }
+            DumpAnswer::TooSoon(wait) => warn!(
+                "SIGUSR1 asks for a dump; the last one was a moment ago, and the next one may begin in {} s (--dump-every)",
+                wait.as_secs() + 1
+            ),
+        }
+    }
     systemd.stopping(DRAIN_TIMEOUT + DRAIN_TIMEOUT);
     let code = pipeline.finish();
     guests.into_iter().for_each(Guests::join);

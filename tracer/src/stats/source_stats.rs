@@ -107,6 +107,8 @@ pub fn reconcile(
         requests_foreign: kernel[slot::REQUESTS_FOREIGN],
         paths_failed: kernel[slot::PATHS_FAILED],
         names_displaced: kernel[slot::NAMES_DISPLACED],
+        // The agent's flight recorder counts them.
+        events_overwritten: 0,
         walk_overflow: kernel[slot::WALK_OVERFLOW],
         flushes_served: kernel[slot::FLUSHES_SERVED],
         flush_overflow: kernel[slot::FLUSH_OVERFLOW],

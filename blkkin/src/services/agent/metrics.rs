@@ -5,7 +5,7 @@
 //! rings (at most 20 ms of records); accepted = delivered + failed + waiting.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blkkin_bus::ChannelStats;
 use blkkin_bus::kafka::{DeliveryStats, EVENTS};
@@ -17,8 +17,9 @@ use blkkin_wire::crash_report::CrashedRun;
 
 mod explained;
 mod families;
+use super::flight_recorder::{DumpCause, DumpControl, TooSoon};
 use super::guests::GuestStats;
-use crate::service::{ClusterWait, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
+use crate::service::{ClusterWait, DumpAnswer, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
 use crate::sources::lttng::LttngMetrics;
 use crate::sources::usdt;
 pub(super) use explained::Explained;
@@ -38,6 +39,8 @@ pub(crate) struct AgentMetrics {
     cluster_wait: OnceLock<ClusterWait>,
     /// Counters of NBD client requests, with `--nbd`.
     nbd: Option<NbdStatsHandle>,
+    /// Control of the flight recorder, with `--flight-recorder`.
+    flight_recorder: OnceLock<Arc<DumpControl>>,
     /// Counters of guests, with `--guests`.
     guests: OnceLock<Arc<GuestStats>>,
     explained: Mutex<Explained>,
@@ -76,6 +79,7 @@ impl AgentMetrics {
             usdt,
             cluster_wait,
             nbd,
+            flight_recorder: OnceLock::new(),
             guests: OnceLock::new(),
             explained,
             unread_modules,
@@ -119,6 +123,21 @@ impl AgentMetrics {
     /// Returns whether the cluster or its topic was not found yet.
     pub(crate) fn is_waiting_for_cluster(&self) -> bool {
         self.cluster_wait.get().and_then(ClusterWait::status).is_some()
+    }
+
+    /// Sets the control of the flight recorder, of which the metrics report the counters.
+    pub(crate) fn set_flight_recorder(&self, control: Arc<DumpControl>) {
+        // It is set once.
+        let _ = self.flight_recorder.set(control);
+    }
+
+    /// Requests a dump of the flight recorder.
+    pub(crate) fn dump(&self, cause: DumpCause) -> DumpAnswer {
+        let Some(control) = self.flight_recorder.get() else { return DumpAnswer::NoRecorder };
+        match control.request(cause, Instant::now()) {
+            Ok(stats) => DumpAnswer::Started(stats.to_string()),
+            Err(TooSoon { wait }) => DumpAnswer::TooSoon(wait),
+        }
     }
 
     /// Returns the counters of guests, which the metrics report from now on.
@@ -234,8 +253,13 @@ impl ServiceStatus for AgentMetrics {
         families.extend(self.lttng.iter().flat_map(LttngMetrics::metric_families));
         families.extend(self.usdt.iter().flat_map(usdt::UsdtMetrics::metric_families));
         families.extend(self.nbd.iter().flat_map(|nbd| families::of_nbd(&nbd.get())));
+        families.extend(self.flight_recorder.get().into_iter().flat_map(|control| control.metric_families()));
         families.extend(self.guests.get().into_iter().flat_map(|guests| guests.metric_families()));
         families
+    }
+
+    fn request_dump(&self) -> DumpAnswer {
+        self.dump(DumpCause::Request)
     }
 
     fn unhealthy_reason(&self) -> Option<String> {

@@ -8,6 +8,8 @@ use blkkin_bus::{CAPACITY_DEFAULT, channel};
 use blkkin_tracer::{StopSignal, TraceSummary, Tracer, TracerError};
 use tracing::info;
 
+use super::event_input::EventInput;
+use super::flight_recorder::FlightRecorder;
 use super::metrics::AgentMetrics;
 use super::send::{self, EventSink};
 use super::send_totals::SendTotals;
@@ -32,7 +34,7 @@ impl AgentPipeline {
     pub(super) fn start(
         (tracer, drain): (Tracer, DrainThread),
         sources: EventSources,
-        sink: EventSink,
+        (recorder, sink): (Option<FlightRecorder>, EventSink),
         target: String,
         control: &ControlReceiver,
         metrics: &Arc<AgentMetrics>,
@@ -45,7 +47,7 @@ impl AgentPipeline {
         let send = Builder::new().name("send".into()).spawn(move || {
             // Dropped last, also on a panic: the main thread must learn of the end.
             let _notifier = notifier;
-            send::run(subscription, sink, &stop_send, &metrics)
+            send::run(EventInput::new(subscription, recorder), sink, &stop_send, &metrics)
         });
         let send = send.map_err(failed)?;
         let stop_drain = stop.clone();

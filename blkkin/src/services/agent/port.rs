@@ -14,14 +14,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use blkkin_bus::Next;
 use blkkin_bus::kafka::{BatcherConfig, DeliveryStats, EventBatcher, Record};
-use blkkin_bus::{Next, Subscription};
 use blkkin_guest_port::{GuestTime, Sender};
 use blkkin_tracer::{StopSignal, clock};
-use blkkin_wire::batch::EventBatch;
 use blkkin_wire::ids::BootId;
 use tracing::{info, warn};
 
+use super::event_input::EventInput;
 use super::metrics::AgentMetrics;
 use super::send_totals::{DRAIN_TIMEOUT, SendTotals};
 use crate::error::CliError;
@@ -75,7 +75,7 @@ fn device_of(path: &Path) -> Option<PathBuf> {
 
 /// Sends until the tracer ends, and waits for the host to acknowledge.
 pub(super) fn run(
-    mut batches: Subscription<EventBatch>,
+    mut batches: EventInput,
     port: Port,
     stop: &StopSignal,
     metrics: &AgentMetrics,
@@ -84,9 +84,8 @@ pub(super) fn run(
     let (mut totals, mut batcher) = (SendTotals::default(), EventBatcher::new(BatcherConfig::default(), 0));
     loop {
         link.exchange();
-        let batched = match batches.next(batcher.due_in(Instant::now()).min(link.interval())) {
+        let batched = match batches.next(batcher.due_in(Instant::now()).min(link.interval()), metrics) {
             Next::Item(batch) => {
-                metrics.record_batch(&batch.stats, batches.stats());
                 link.boot = Some(batch.source.boot);
                 batcher.add(batch, Instant::now())
             }

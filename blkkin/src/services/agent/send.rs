@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use blkkin_bus::Next;
 use blkkin_bus::kafka::{BatcherConfig, EventBatcher, EventProducer, KafkaError, Record};
 use blkkin_bus::recording::Recorder;
 use blkkin_bus::spool::Spool;
-use blkkin_bus::{Next, Subscription};
 use blkkin_tracer::{ProgressMap, StopSignal};
-use blkkin_wire::batch::EventBatch;
 use blkkin_wire::ids::NodeId;
 
 use super::crash_recovery::CrashRecovery;
+use super::event_input::EventInput;
 use super::metrics::AgentMetrics;
 use super::port::{self, Port};
 use super::send_totals::{DRAIN_TIMEOUT, SendTotals};
@@ -40,7 +40,7 @@ pub(super) struct ClusterSink {
 
 /// Sends until the tracer ends, and waits for the cluster to acknowledge.
 pub(super) fn run(
-    batches: Subscription<EventBatch>,
+    batches: EventInput,
     sink: EventSink,
     stop: &StopSignal,
     metrics: &AgentMetrics,
@@ -53,7 +53,7 @@ pub(super) fn run(
 }
 
 fn to_cluster(
-    mut batches: Subscription<EventBatch>,
+    mut batches: EventInput,
     sink: ClusterSink,
     stop: &StopSignal,
     metrics: &AgentMetrics,
@@ -65,10 +65,9 @@ fn to_cluster(
     let batching = BatcherConfig { bytes_max: record_bytes, ..BatcherConfig::default() };
     let (mut totals, mut batcher) = (SendTotals::default(), EventBatcher::new(batching, 0));
     loop {
-        let batched = match batches.next(batcher.due_in(Instant::now())) {
+        let batched = match batches.next(batcher.due_in(Instant::now()), metrics) {
             Next::Item(mut batch) => {
                 batch.crashed_runs.append(&mut crashed_runs);
-                metrics.record_batch(&batch.stats, batches.stats());
                 batcher.add(batch, Instant::now())
             }
             Next::Timeout => batcher.due(Instant::now()),
@@ -111,17 +110,14 @@ fn kafka_failed(error: KafkaError) -> CliError {
 }
 
 fn to_folder(
-    mut batches: Subscription<EventBatch>,
+    mut batches: EventInput,
     mut recorder: Recorder,
     metrics: &AgentMetrics,
 ) -> Result<SendTotals, CliError> {
     let (mut totals, mut batcher) = (SendTotals::default(), EventBatcher::new(BatcherConfig::default(), 0));
     loop {
-        let (batched, ended) = match batches.next(batcher.due_in(Instant::now())) {
-            Next::Item(batch) => {
-                metrics.record_batch(&batch.stats, batches.stats());
-                (batcher.add(batch, Instant::now()), false)
-            }
+        let (batched, ended) = match batches.next(batcher.due_in(Instant::now()), metrics) {
+            Next::Item(batch) => (batcher.add(batch, Instant::now()), false),
             Next::Timeout => (batcher.due(Instant::now()), false),
             Next::Closed => (batcher.take(), true),
         };

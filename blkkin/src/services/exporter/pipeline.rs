@@ -83,6 +83,8 @@ pub(super) fn run(
                 stop.request();
             }
             ServiceEvent::WorkerEnded => running -= 1,
+            // Only an agent receives the signal.
+            ServiceEvent::DumpRequested => {}
         }
     }
     Ok(shutdown::finish(threads))

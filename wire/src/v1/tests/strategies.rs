@@ -396,6 +396,7 @@ fn stats() -> impl Strategy<Value = SourceStats> {
             calls_excluded: last[8],
             waits: RecordStats { fired: last[5], recorded: last[6], dropped: last[7] },
             names_displaced: last[9],
+            events_overwritten: last[10],
         }
     })
 }

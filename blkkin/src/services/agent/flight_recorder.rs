@@ -1,0 +1,332 @@
+//! Flight recorder: keeps the last seconds of all events in memory, and sends them when something asks for them.
+//!
+//! *In*: the tracer's batches in order, and requests for a dump ([`DumpControl`]). *Out*: batches to send. Between
+//! dumps these are one empty batch a second, with the source's counters. A dump is the names of what its events refer
+//! to, then every batch that is held, then what arrives in the [`TAIL`] after the request.
+//!
+//! *Invariant*: an event leaves once, in order, or is overwritten and counted
+//! ([`SourceStats::events_overwritten`]). Within a dump nothing is missing: only the oldest batches are overwritten.
+//! What is held takes at most the configured bytes, also while the sink takes nothing.
+//!
+//! *Names* (tasks, files, devices) are sent once by the tracer, and later events refer to them. Those of overwritten
+//! batches stay in a [`NameStore`].
+//!
+//! *Watermark.* It promises the consumers that no earlier event follows, so it is that of the last batch that left:
+//! what is held may still be sent.
+//!
+//! Batches are held as they are encoded for Kafka, some 30 bytes an event; a decoded event takes 200. *Rejected*: the
+//! records themselves, which are numbered. Consumers would count those that were overwritten as lost.
+
+mod control;
+mod names;
+mod triggers;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blkkin_wire::batch::{EventBatch, SourceStats};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::LayerEvent;
+use blkkin_wire::v1;
+use tracing::info;
+
+use crate::cli::{FlightArgs, units};
+use crate::error::CliError;
+
+pub(super) use control::{DumpCause, DumpControl, TooSoon};
+use names::{NameKey, NameStore};
+pub(super) use triggers::Triggers;
+
+/// Time after a request for which a dump goes on, so that the ends of what was under way are in it. An fsync that
+/// waits for a commit of ext4's journal takes some 100 ms.
+const TAIL: Duration = Duration::from_secs(2);
+/// Interval of the batches without events between dumps. Consumers take a source for dead after 30 s.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Least size of the memory, in bytes: many batches, of up to 100 kB each.
+const BYTES_MIN: u64 = 1 << 20;
+/// Names in one batch: as many as a record has events.
+const NAMES_IN_BATCH: usize = 8_192;
+
+/// Configuration of a flight recorder.
+#[derive(Clone, Debug)]
+pub(super) struct FlightSettings {
+    /// Age at which a batch is overwritten.
+    pub(super) window: Duration,
+    /// Most bytes of batches.
+    pub(super) bytes_max: u64,
+    pub(super) triggers: Triggers,
+}
+
+/// What a flight recorder holds now, and did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FlightStats {
+    /// Events and bytes that are held.
+    pub(crate) held_events: u64,
+    pub(crate) held_bytes: u64,
+    /// Age of the oldest held batch.
+    pub(crate) held_for: Duration,
+    /// Events that were overwritten.
+    pub(crate) overwritten: u64,
+    /// Events that dumps had.
+    pub(crate) dumped: u64,
+    /// Names of overwritten batches that found no room.
+    pub(crate) names_forgotten: u64,
+}
+
+impl fmt::Display for FlightStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, mib) = (self.held_for.as_secs_f64(), self.held_bytes as f64 / f64::from(1 << 20));
+        write!(f, "{} events of the last {seconds:.1} s, {mib:.1} MiB", self.held_events)?;
+        match self.overwritten {
+            0 => Ok(()),
+            events => write!(f, "; {events} earlier ones were overwritten"),
+        }
+    }
+}
+
+/// Creates the recorder that the options ask for.
+pub(super) fn open(args: &FlightArgs) -> Result<Option<FlightRecorder>, CliError> {
+    let Some(window) = &args.flight_recorder else { return Ok(None) };
+    let window = units::std_duration("--flight-recorder", window)?;
+    let bytes_max = units::bytes(&args.memory).filter(|bytes| *bytes >= BYTES_MIN).ok_or_else(|| {
+        let why = "it is not a number of bytes of at least 1M";
+        CliError::usage(
+            format!("bad size `{}` for --memory", args.memory),
+            why,
+            "--memory 256M; units are K, M, G",
+        )
+    })?;
+    let settings = FlightSettings { window, bytes_max, triggers: Triggers::parse(&args.dump_on)? };
+    let interval = units::std_duration("--dump-every", &args.dump_every)?;
+    Ok(Some(FlightRecorder::new(settings, Arc::new(DumpControl::new(interval)))))
+}
+
+/// A batch that is held.
+#[derive(Debug)]
+struct HeldBatch {
+    at: Instant,
+    bytes: Vec<u8>,
+    watermark: MonotonicNs,
+    names: Vec<(NameKey, LayerEvent)>,
+    /// Events that are no names.
+    events: u64,
+}
+
+/// A dump that is being sent.
+#[derive(Debug)]
+struct Dump {
+    until: Instant,
+    /// Batches of names that precede the held ones.
+    names: VecDeque<EventBatch>,
+    events: u64,
+}
+
+/// The recorder.
+#[derive(Debug)]
+pub(super) struct FlightRecorder {
+    settings: FlightSettings,
+    control: Arc<DumpControl>,
+    held: VecDeque<HeldBatch>,
+    held_bytes: u64,
+    held_events: u64,
+    names: NameStore,
+    dump: Option<Dump>,
+    /// The latest batch without its events, for its counters; none before the first one.
+    latest: Option<EventBatch>,
+    /// Watermark of the last batch that left.
+    watermark: MonotonicNs,
+    overwritten: u64,
+    dumped: u64,
+    idle_since: Option<Instant>,
+}
+
+impl FlightRecorder {
+    pub(super) fn new(settings: FlightSettings, control: Arc<DumpControl>) -> FlightRecorder {
+        FlightRecorder {
+            settings,
+            control,
+            held: VecDeque::new(),
+            held_bytes: 0,
+            held_events: 0,
+            names: NameStore::default(),
+            dump: None,
+            latest: None,
+            watermark: MonotonicNs(0),
+            overwritten: 0,
+            dumped: 0,
+            idle_since: None,
+        }
+    }
+
+    /// Returns the control by which other threads request dumps.
+    pub(super) fn control(&self) -> Arc<DumpControl> {
+        Arc::clone(&self.control)
+    }
+
+    /// Holds a batch that arrived at `now`.
+    pub(super) fn add(&mut self, batch: EventBatch, now: Instant) {
+        if let Some(cause) = self.settings.triggers.find(&batch.events) {
+            // If the last dump was a moment ago, the control has counted the request.
+            let _ = self.control.request(cause, now);
+        }
+        let names: Vec<_> = batch.events.iter().filter_map(NameKey::with_event).collect();
+        let held = HeldBatch {
+            at: now,
+            bytes: v1::encode(&batch),
+            watermark: batch.watermark,
+            events: (batch.events.len() - names.len()) as u64,
+            names,
+        };
+        self.latest = Some(EventBatch { events: Vec::new(), ..batch });
+        self.held_bytes += held.bytes.len() as u64;
+        self.held_events += held.events;
+        self.held.push_back(held);
+        self.overwrite(now);
+        self.control.set_stats(self.stats(now));
+    }
+
+    /// Returns whether a batch is due now.
+    pub(super) fn has_due(&self) -> bool {
+        let of_dump = |dump: &Dump| !dump.names.is_empty() || self.has_held_for(dump);
+        self.control.is_requested() || self.dump.as_ref().is_some_and(of_dump)
+    }
+
+    /// Takes the next batch to send, if one is due at `now`.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<EventBatch> {
+        if let Some(cause) = self.control.take_request() {
+            self.begin(cause, now);
+        }
+        let batch = match &mut self.dump {
+            None => self.idle(now),
+            Some(dump) => dump.names.pop_front().or_else(|| self.take_held(now)),
+        };
+        self.control.set_stats(self.stats(now));
+        batch.map(|batch| EventBatch { stats: self.stats_now(), ..batch })
+    }
+
+    /// Takes the next batch after the last one has arrived: the rest of a dump, then the final counters.
+    pub(super) fn take_at_end(&mut self, now: Instant) -> Option<EventBatch> {
+        if let Some(batch) = self.take_due(now) {
+            return Some(batch);
+        }
+        let mut last = self.latest.take()?;
+        info!(
+            "the flight recorder held {} events that nothing asked for, and overwrote {}",
+            self.held_events, self.overwritten
+        );
+        self.overwritten += std::mem::take(&mut self.held_events);
+        last.stats.events_overwritten = self.overwritten;
+        Some(EventBatch { watermark: self.watermark, ..last })
+    }
+
+    fn begin(&mut self, cause: DumpCause, now: Instant) {
+        let until = now + TAIL;
+        if let Some(dump) = &mut self.dump {
+            dump.until = until;
+            return;
+        }
+        info!("{cause}: a dump begins, {}", self.stats(now));
+        let header = self.latest.clone();
+        let batches = header.into_iter().flat_map(|header| {
+            let names = self.names.all();
+            let chunks = names.chunks(NAMES_IN_BATCH);
+            let batch = |events: &[LayerEvent]| EventBatch {
+                events: events.to_vec(),
+                watermark: self.watermark,
+                ..header.clone()
+            };
+            chunks.map(batch).collect::<Vec<_>>()
+        });
+        self.dump = Some(Dump { until, names: batches.collect(), events: 0 });
+    }
+
+    /// Returns a batch without events, if one is due.
+    fn idle(&mut self, now: Instant) -> Option<EventBatch> {
+        let is_due = |since: Instant| now.saturating_duration_since(since) >= IDLE_INTERVAL;
+        if !self.idle_since.is_none_or(is_due) {
+            return None;
+        }
+        let latest = self.latest.clone()?;
+        self.idle_since = Some(now);
+        Some(EventBatch { watermark: self.watermark, ..latest })
+    }
+
+    /// Returns whether a dump has not sent all of its batches that are held.
+    fn has_held_for(&self, dump: &Dump) -> bool {
+        self.held.front().is_some_and(|held| held.at <= dump.until)
+    }
+
+    /// Takes the next batch of the dump; ends the dump after its last one.
+    fn take_held(&mut self, now: Instant) -> Option<EventBatch> {
+        let mut dump = self.dump.take()?;
+        if !self.has_held_for(&dump) {
+            match now >= dump.until {
+                true => info!("the dump is complete: {} events", dump.events),
+                false => self.dump = Some(dump),
+            }
+            return None;
+        }
+        let (bytes, events) = self.retire()?;
+        self.dumped += events;
+        dump.events += events;
+        self.dump = Some(dump);
+        Some(v1::decode(&bytes).expect("invariant: this process has encoded the batch").batch)
+    }
+
+    /// Overwrites what is too old, and what is too much. While a dump is sent nothing is too old.
+    fn overwrite(&mut self, now: Instant) {
+        while let Some(oldest) = self.held.front() {
+            let age = now.saturating_duration_since(oldest.at);
+            let is_sent = self.dump.is_some() || self.control.is_requested();
+            let is_old = !is_sent && age > self.settings.window;
+            if !is_old && self.held_bytes <= self.settings.bytes_max {
+                return;
+            }
+            let Some((_, events)) = self.retire() else { return };
+            self.overwritten += events;
+        }
+    }
+
+    /// Removes the oldest batch, of which the names stay. Returns its bytes and its events that are no names.
+    fn retire(&mut self) -> Option<(Vec<u8>, u64)> {
+        let held = self.held.pop_front()?;
+        self.held_bytes -= held.bytes.len() as u64;
+        self.held_events -= held.events;
+        self.watermark = self.watermark.max(held.watermark);
+        held.names.into_iter().for_each(|(key, event)| self.names.add(key, event));
+        Some((held.bytes, held.events))
+    }
+
+    /// Returns the source's latest counters. A dump does not take them back to those of its time.
+    fn stats_now(&self) -> SourceStats {
+        let latest = self.latest.as_ref().map(|batch| batch.stats.clone()).unwrap_or_default();
+        SourceStats { events_overwritten: self.overwritten, ..latest }
+    }
+
+    fn stats(&self, now: Instant) -> FlightStats {
+        FlightStats {
+            held_events: self.held_events,
+            held_bytes: self.held_bytes,
+            held_for: self
+                .held
+                .front()
+                .map(|held| now.saturating_duration_since(held.at))
+                .unwrap_or_default(),
+            overwritten: self.overwritten,
+            dumped: self.dumped,
+            names_forgotten: self.names.forgotten(),
+        }
+    }
+}
+
+impl fmt::Display for FlightRecorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FlightSettings { window, bytes_max, .. } = &self.settings;
+        write!(f, "the last {:.1} s, at most {} MiB,", window.as_secs_f64(), bytes_max >> 20)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! The agent's flight recorder: a dump has all that happened in its window, and nothing else is sent.
+//!
+//! *Input*: this process, which writes a block and syncs it again and again, traced by an agent that records to a folder.
+//! *Independent count*: the block numbers and times of this process's own log.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use blkkin_aggregator::join::{JoinConfig, Joiner};
+use blkkin_aggregator::trace::Trace;
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::event::LayerEvent;
+
+use crate::common;
+use crate::support::disk::Disk;
+use crate::support::live::eventually;
+use crate::support::service::Service;
+use crate::support::{agent_recording, metrics, needs, or_skip};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const BLOCK: u64 = 4096;
+/// Window of the recorder, and the time for which a dump goes on.
+const WINDOW: Duration = Duration::from_secs(4);
+const TAIL: Duration = Duration::from_secs(2);
+/// Time between an event and its arrival at the recorder, under load.
+const DELAY: Duration = Duration::from_secs(1);
+
+/// Time by the clock of events.
+fn now() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time to `time`, which outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn agent(folder: &Path, more: &[&str]) -> Service {
+    let (pid, recording) = (std::process::id().to_string(), folder.join("recording"));
+    let args = ["agent", "--pid", &pid, "--metrics", "127.0.0.1:0", "--record", recording.to_str().unwrap()];
+    let agent = Service::start(folder, "agent", &[&args[..], more].concat());
+    agent.wait_for_output("tracing; ", LIMIT);
+    agent
+}
+
+fn signal(agent: &Service) {
+    // SAFETY: passes numbers only; the process has not been waited for.
+    assert_eq!(unsafe { libc::kill(agent.id() as libc::pid_t, libc::SIGUSR1) }, 0);
+}
+
+/// Numbers of the blocks that this process wrote, by the recorded calls.
+fn written(batches: &[EventBatch]) -> Vec<u64> {
+    let events = batches.iter().flat_map(|batch| &batch.events);
+    let calls = events.filter_map(|event| match event {
+        LayerEvent::Syscall(call) if call.call.spec().name == "pwrite64" => Some(call.args[3] / BLOCK),
+        _ => None,
+    });
+    calls.collect()
+}
+
+#[test]
+fn a_dump_has_every_write_of_its_window_and_their_traces() {
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(64 << 20));
+    let path = disk.mount_point().join("log");
+    let file = File::create(&path).unwrap();
+    let window = format!("{}s", WINDOW.as_secs());
+    let folder = disk.file("agent").parent().unwrap().to_owned();
+    let agent = agent(&folder, &["--flight-recorder", &window]);
+    let stop = AtomicBool::new(false);
+    let (log, asked) = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut log = Vec::new();
+            while !stop.load(Relaxed) {
+                let begin = now();
+                file.write_all_at(&[7; BLOCK as usize], log.len() as u64 * BLOCK).unwrap();
+                file.sync_data().unwrap();
+                log.push((begin, now()));
+                thread::sleep(Duration::from_millis(10));
+            }
+            log
+        });
+        thread::sleep(2 * WINDOW);
+        let asked = now();
+        signal(&agent);
+        agent.wait_for_output("SIGUSR1: a dump begins", LIMIT);
+        agent.wait_for_output("the dump is complete", LIMIT);
+        thread::sleep(2 * DELAY);
+        stop.store(true, Relaxed);
+        (writer.join().unwrap(), asked)
+    });
+    let output = agent.finish_without_error();
+    let batches = agent_recording::batches(&folder.join("recording"));
+    let found = written(&batches);
+    // All that certainly was in the window is here, once and in order; what certainly was not, is not.
+    let expected = |number: &usize| {
+        let (begin, end) = log[*number];
+        begin > asked - WINDOW + DELAY && end < asked + TAIL - DELAY
+    };
+    let certain: Vec<u64> = (0..log.len()).filter(expected).map(|number| number as u64).collect();
+    println!(
+        "{} writes, {} certainly in the window, {} recorded\n{output}",
+        log.len(),
+        certain.len(),
+        found.len()
+    );
+    assert!(certain.len() > 50, "{} of {}", certain.len(), log.len());
+    let (first, last) = (found[0], *found.last().unwrap());
+    assert_eq!(found, (first..=last).collect::<Vec<_>>(), "no gap");
+    assert!(first <= certain[0] && *certain.last().unwrap() <= last, "{first} to {last}, not {certain:?}");
+    assert!(log[first as usize].1 > asked - WINDOW - DELAY, "{first}");
+    assert!(log[last as usize].0 < asked + TAIL + DELAY, "{last}");
+
+    // Each of these writes has its task and its path, of which the records are older than the window, and each sync
+    // has its requests.
+    let stats = &batches.last().unwrap().stats;
+    assert_eq!((stats.lost() - stats.ends_missed, batches[0].events.len()), (0, 0), "{stats:?}");
+    assert!(stats.events_overwritten >= first * 2, "{stats:?}");
+    let (mut joiner, mut traces) = (Joiner::new(JoinConfig::default()), Vec::<Trace>::new());
+    for batch in &batches {
+        joiner.apply(batch.clone(), &mut traces);
+    }
+    joiner.finish(&mut traces);
+    let of = |name: &str| -> Vec<&Trace> {
+        let is_named = |trace: &&Trace| trace.call().is_some_and(|call| call.call.spec().name == name);
+        traces.iter().filter(is_named).collect()
+    };
+    let (writes, syncs) = (of("pwrite64"), of("fdatasync"));
+    assert_eq!(writes.len(), found.len());
+    for trace in writes.iter().chain(&syncs) {
+        assert_eq!(trace.names.file.as_ref().map(|file| &*file.path), path.to_str(), "{trace:#?}");
+        assert!(trace.names.task.is_some(), "{trace:#?}");
+    }
+    let without_requests =
+        syncs.iter().filter(|trace| trace.requests.is_empty() && trace.waited_for.is_empty());
+    // The first sync of the window may have ended before its own records' batch.
+    assert!(without_requests.count() <= 1 + stats.ends_missed as usize, "{}", syncs.len());
+}
+
+#[test]
+fn a_slow_operation_and_a_request_make_a_dump_each_but_not_at_once() {
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(64 << 20));
+    let file = File::create(disk.mount_point().join("log")).unwrap();
+    let folder = disk.file("agent").parent().unwrap().to_owned();
+    let options = ["--flight-recorder", "30s", "--dump-on", "fdatasync>1ns", "--dump-every", "5s"];
+    let agent = agent(&folder, &options);
+    let address = metrics::address(&agent.output()).to_owned();
+    for number in 0..20 {
+        file.write_all_at(&[7; BLOCK as usize], number * BLOCK).unwrap();
+    }
+    let held = || metrics::value(&metrics::get(&address, "/metrics"), "blkkin_flight_held_events");
+    assert!(eventually(|| held() >= 20.0), "{}", held());
+    assert!(!agent.output().contains("a dump begins"), "{}", agent.output());
+    file.sync_data().unwrap();
+    agent.wait_for_output("an operation was slower than --dump-on allows: a dump begins", LIMIT);
+    common::run(&["dump", &address]).assert_refused(1, "the agent at 127.0.0.1", "a later attempt");
+    agent.wait_for_output("the dump is complete", LIMIT);
+    thread::sleep(Duration::from_secs(5));
+    let asked = common::run(&["dump", &address]).expect_code(0);
+    assert!(asked.stdout.contains("events of the last"), "{asked:?}");
+    agent.wait_for_output("POST /dump: a dump begins", LIMIT);
+    let counts = metrics::get(&address, "/metrics");
+    let value = |series: &str| metrics::value(&counts, series);
+    assert_eq!(value("blkkin_flight_dumps_total{cause=\"latency\"}"), 1.0);
+    assert_eq!(value("blkkin_flight_dumps_total{cause=\"request\"}"), 1.0);
+    assert!(value("blkkin_flight_dumps_refused_total") >= 1.0);
+    agent.finish_without_error();
+    assert_eq!(written(&agent_recording::batches(&folder.join("recording"))), (0..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_agent_without_a_flight_recorder_says_so_and_traces_on() {
+    needs!("losetup", "mkfs.ext4");
+    let disk = or_skip!(Disk::ext4(64 << 20));
+    let folder = disk.file("agent").parent().unwrap().to_owned();
+    let agent = agent(&folder, &[]);
+    let address = metrics::address(&agent.output()).to_owned();
+    signal(&agent);
+    agent.wait_for_output("SIGUSR1 asks for a dump, and there is no flight recorder", LIMIT);
+    common::run(&["dump", &address]).assert_refused(
+        1,
+        "the agent at 127.0.0.1",
+        "blkkin agent --flight-recorder",
+    );
+    agent.finish_without_error();
+    let refused = |more: &[&str], problem: &str, remedy: &str| {
+        let args =
+            [&["agent", "--record", folder.to_str().unwrap(), "--flight-recorder", "30s"], more].concat();
+        common::run(&args).assert_refused(2, problem, remedy);
+    };
+    refused(&["--memory", "5"], "bad size `5` for --memory", "--memory 256M");
+    refused(&["--dump-on", "fsink>1ms"], "bad trigger: unknown operation `fsink`", "--dump-on '>1ms'");
+}
