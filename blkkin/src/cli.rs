@@ -233,7 +233,7 @@ pub(crate) struct FlightArgs {
     /// `blkkin dump`, SIGUSR1, POST /dump at the metrics' address, or --dump-on
     #[arg(long, value_name = "TIME", conflicts_with = "replay")]
     pub(crate) flight_recorder: Option<String>,
-    /// Most memory for these events (64M, 1G), about 30 bytes each; the oldest ones make room
+    /// Most memory for these events (64M, 1G), about 40 bytes each; the oldest ones make room
     #[arg(long, value_name = "SIZE", default_value = "256M", requires = "flight_recorder")]
     pub(crate) memory: String,
     /// Dump at an operation, repeatable: `>TIME` (a storage operation that took longer), `OPERATION>TIME`

@@ -20,6 +20,7 @@ use rdkafka::Message;
 use crate::broker::Broker;
 use crate::broker::client::subscribe;
 use crate::support::live::eventually;
+use crate::support::tmpfs::Tmpfs;
 use crate::support::{needs, or_skip};
 
 const RECORDS: u64 = 200;
@@ -28,41 +29,17 @@ const BYTES: usize = 100_000;
 const FREE_BYTES: u64 = 2 << 20;
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// A tmpfs of 64 MiB, unmounted when dropped.
-struct SmallTmpfs(PathBuf);
-
-impl SmallTmpfs {
-    fn mount(path: PathBuf) -> Result<SmallTmpfs, String> {
-        fs::create_dir(&path).map_err(|error| error.to_string())?;
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).arg(&path).output();
-        let mounted = mounted.map_err(|error| error.to_string())?;
-        match mounted.status.success() {
-            true => Ok(SmallTmpfs(path)),
-            false => Err(format!("no tmpfs: {}", String::from_utf8_lossy(&mounted.stderr).trim())),
-        }
-    }
-
-    fn filler(&self) -> PathBuf {
-        self.0.join("filler")
-    }
-
-    /// Fills the file system up to this free space.
-    fn fill(&self, free_bytes: u64) {
-        let output =
-            Command::new("df").args(["--output=avail", "--block-size=1"]).arg(&self.0).output().unwrap();
-        let output = String::from_utf8(output.stdout).unwrap();
-        let free: u64 = output.lines().nth(1).unwrap().trim().parse().unwrap();
-        fs::write(self.filler(), vec![0; (free - free_bytes) as usize]).unwrap();
-    }
+fn filler(disk: &Tmpfs) -> PathBuf {
+    disk.path().join("filler")
 }
 
-impl Drop for SmallTmpfs {
-    fn drop(&mut self) {
-        // Processes that still write there have been killed; the lazy unmount ends with the last of
-        // them.
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
+/// Fills the file system up to this free space.
+fn fill(disk: &Tmpfs, free_bytes: u64) {
+    let output =
+        Command::new("df").args(["--output=avail", "--block-size=1"]).arg(disk.path()).output().unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let free: u64 = output.lines().nth(1).unwrap().trim().parse().unwrap();
+    fs::write(filler(disk), vec![0; (free - free_bytes) as usize]).unwrap();
 }
 
 /// Returns incompressible bytes, different for each number.
@@ -93,15 +70,15 @@ fn found(settings: &Settings) -> HashMap<Vec<u8>, u32> {
 fn producers_wait_for_a_broker_without_space_and_nothing_is_lost() {
     needs!("mount");
     let folder = tempfile::tempdir().unwrap();
-    let small = or_skip!(SmallTmpfs::mount(folder.path().join("small")));
+    let small = or_skip!(Tmpfs::mount(folder.path().join("small"), "64m"));
     let mut broker =
-        or_skip!(Broker::start_in(tempfile::tempdir().unwrap(), &small.0.join("data"), None, ""));
+        or_skip!(Broker::start_in(tempfile::tempdir().unwrap(), &small.path().join("data"), None, ""));
     let mut settings = broker.settings();
     settings.create_topic(EVENTS, 1, Some(1)).unwrap();
     // Much less than what is sent, so that the producer must wait.
     settings.queue_bytes_max = 2 << 20;
     let producer = EventProducer::new(&settings, NodeId(1)).unwrap();
-    small.fill(FREE_BYTES);
+    fill(&small, FREE_BYTES);
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             for n in 0..RECORDS {
@@ -114,7 +91,7 @@ fn producers_wait_for_a_broker_without_space_and_nothing_is_lost() {
         let stuck = producer.stats();
         println!("{stuck:?}; up: {}", broker.is_up());
         assert!(stuck.accepted < RECORDS && stuck.failed == 0, "{stuck:?}");
-        fs::remove_file(small.filler()).unwrap();
+        fs::remove_file(filler(&small)).unwrap();
         broker.kill();
         broker.up();
         sender.join().unwrap();

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::common;
 use crate::common::Run;
 use crate::support::recording::assert_calls_not_lost;
-use crate::support::tools::{capture, tool};
+use crate::support::tmpfs::Tmpfs;
 use crate::support::{needs, or_skip};
 
 /// Exit status of the traced command.
@@ -26,8 +26,8 @@ const SCRIPT: &str = "i=0; while [ $i -lt 100 ]; do cat /etc/hostname > /dev/nul
 #[test]
 fn a_full_disk() {
     needs!();
-    let full = or_skip!(SmallDisk::mount());
-    let file = full.0.join("trace.json");
+    let full = or_skip!(small_disk());
+    let file = full.path().join("trace.json");
     let folder = tempfile::tempdir().unwrap();
     let destination = format!("zipkin={}", file.display());
     let (run, losses) = run_to(&destination, folder.path());
@@ -42,8 +42,8 @@ fn a_full_disk() {
 #[test]
 fn a_report_that_does_not_fit_leaves_an_empty_file() {
     needs!();
-    let full = or_skip!(SmallDisk::mount());
-    let (room, file) = (full.0.join("room"), full.0.join("report.json"));
+    let full = or_skip!(small_disk());
+    let (room, file) = (full.path().join("room"), full.path().join("report.json"));
     std::fs::write(&room, vec![0; 252 << 10]).unwrap();
     let json = format!("--json={}", file.display());
     let run = common::run(&["run", &json, "--", "sh", "-c", SCRIPT]);
@@ -100,23 +100,9 @@ fn assert_lost(run: &Run, losses: &Value, destination: &str) {
 }
 
 /// A `tmpfs` of 256 KiB.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount() -> Result<SmallDisk, String> {
-        static CREATED: AtomicU32 = AtomicU32::new(0);
-        let number = CREATED.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("blkkin-full-{}-{number}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| error.to_string())?;
-        let disk = SmallDisk(path);
-        capture(tool("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&disk.0))?;
-        Ok(disk)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = capture(tool("umount").arg(&self.0)).inspect_err(|error| println!("{error}"));
-        let _ = fs::remove_dir(&self.0);
-    }
+fn small_disk() -> Result<Tmpfs, String> {
+    static CREATED: AtomicU32 = AtomicU32::new(0);
+    let number = CREATED.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("blkkin-full-{}-{number}", std::process::id()));
+    Tmpfs::mount(path, "256k")
 }

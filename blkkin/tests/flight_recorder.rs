@@ -14,11 +14,16 @@ use blkkin_aggregator::join::{JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::LayerEvent;
+use blkkin_wire::span::Span;
+use blkkin_wire::v1;
 
+use crate::broker::Broker;
 use crate::common;
 use crate::support::disk::Disk;
 use crate::support::live::eventually;
 use crate::support::service::Service;
+use crate::support::tmpfs::Tmpfs;
+use crate::support::traces::{self, TraceReader};
 use crate::support::{agent_recording, metrics, needs, or_skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -171,8 +176,94 @@ fn a_slow_operation_and_a_request_make_a_dump_each_but_not_at_once() {
     assert_eq!(written(&agent_recording::batches(&folder.join("recording"))), (0..20).collect::<Vec<_>>());
 }
 
+/// A disk that is full when a dump is written ends neither the agent nor the next dump.
 #[test]
-fn an_agent_without_a_flight_recorder_says_so_and_traces_on() {
+fn a_dump_that_finds_no_room_is_counted_and_the_next_one_is_written() {
+    needs!("losetup", "mkfs.ext4", "mount");
+    let disk = or_skip!(Disk::ext4(64 << 20));
+    let folder = disk.file("agent").parent().unwrap().to_owned();
+    let small = or_skip!(Tmpfs::mount(folder.join("recording"), "64k"));
+    let file = File::create(disk.mount_point().join("log")).unwrap();
+    let agent = agent(&folder, &["--flight-recorder", "30s", "--dump-every", "1ms"]);
+    let address = metrics::address(&agent.output()).to_owned();
+    for number in 0..5_000 {
+        file.write_all_at(&[7; 64], number * BLOCK).unwrap();
+    }
+    let held = || metrics::value(&metrics::get(&address, "/metrics"), "blkkin_flight_held_events");
+    assert!(eventually(|| held() >= 5_000.0), "{}", held());
+    signal(&agent);
+    agent.wait_for_output("the dump is complete", LIMIT);
+    let failed = || metrics::value(&metrics::get(&address, "/metrics"), "blkkin_agent_events_failed_total");
+    assert!(eventually(|| failed() > 1_000.0), "{}", failed());
+    assert!(agent.output().contains("cannot write a dump: "), "{}", agent.output());
+    for entry in std::fs::read_dir(small.path()).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    for number in 5_000..5_020 {
+        file.write_all_at(&[7; 64], number * BLOCK).unwrap();
+    }
+    assert!(eventually(|| held() >= 20.0), "{}", held());
+    signal(&agent);
+    let complete = || agent.output().matches("the dump is complete").count() == 2;
+    assert!(eventually(complete), "{}", agent.output());
+    let (status, output) = agent.finish();
+    assert!(
+        status == Some(1) && output.contains("were refused (No space left on device"),
+        "{status:?} {output}"
+    );
+    let found = written(&agent_recording::batches(small.path()));
+    assert!((5_000..5_020).all(|number| found.contains(&number)), "{found:?}");
+}
+
+/// The aggregator makes traces of two dumps, with an idle time before each that is longer than its timeout of sources.
+#[test]
+fn dumps_to_a_cluster_become_traces_after_each_silence() {
+    needs!("losetup", "mkfs.ext4");
+    let broker = or_skip!(Broker::start());
+    let disk = or_skip!(Disk::ext4(64 << 20));
+    let path = disk.mount_point().join("log");
+    let file = File::create(&path).unwrap();
+    let (folder, settings) = (disk.file("agent").parent().unwrap().to_owned(), broker.settings());
+    let common = ["--brokers", &settings.brokers, "--partitions", "1", "--metrics", "off"];
+    let idle = ["--idle-after", "31s"];
+    let aggregator = Service::start(&folder, "aggregator", &[&["aggregator"][..], &common, &idle].concat());
+    traces::wait_for_topics(&settings, LIMIT);
+    let pid = std::process::id().to_string();
+    let own = ["agent", "--pid", &pid, "--flight-recorder", "3s", "--dump-every", "1s"];
+    let agent = Service::start(&folder, "agent", &[&own[..], &common].concat());
+    agent.wait_for_output("tracing; ", LIMIT);
+    let mut expected = Vec::new();
+    for (round, silence) in [5, 35].into_iter().enumerate() {
+        thread::sleep(Duration::from_secs(silence));
+        let numbers = (round as u64 * 100)..(round as u64 * 100 + 50);
+        for number in numbers.clone() {
+            file.write_all_at(&[7; BLOCK as usize], number * BLOCK).unwrap();
+            file.sync_data().unwrap();
+        }
+        thread::sleep(Duration::from_millis(500));
+        signal(&agent);
+        let complete = || agent.output().matches("the dump is complete").count() == round + 1;
+        assert!(eventually(complete), "{}", agent.output());
+        expected.extend(numbers);
+    }
+    agent.finish_without_error();
+    thread::sleep(2 * DELAY);
+    let output = aggregator.finish_without_error();
+    let mut reader = TraceReader::new(&settings, 1);
+    reader.read_to_end(&settings, LIMIT);
+    let batches = reader.fragments.keys().map(|bytes| v1::decode_fragments(bytes).unwrap());
+    let spans: Vec<_> =
+        batches.flat_map(|batch| batch.fragments).flat_map(|fragment| fragment.spans).collect();
+    let is_write = |span: &&Span| {
+        span.name == "pwrite64"
+            && span.tags.iter().any(|(name, value)| name == "file.path" && value.as_str() == path.to_str())
+    };
+    println!("{} spans, {} writes\n{output}", spans.len(), spans.iter().filter(is_write).count());
+    assert_eq!(spans.iter().filter(is_write).count(), expected.len());
+}
+
+#[test]
+fn an_agent_without_a_flight_recorder_refuses_and_traces_on() {
     needs!("losetup", "mkfs.ext4");
     let disk = or_skip!(Disk::ext4(64 << 20));
     let folder = disk.file("agent").parent().unwrap().to_owned();

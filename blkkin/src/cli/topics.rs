@@ -48,6 +48,7 @@ pub(super) const TOPICS: &[Topic] = topics![
     "fleet",
     "deployment",
     "agent",
+    "flight-recorder",
     "exporter",
     "kafka",
     "sampling",

@@ -44,6 +44,7 @@ pub(crate) mod synthetic_batches;
 pub(crate) mod systemd;
 pub(crate) mod task_storage;
 pub(crate) mod terminal;
+pub(crate) mod tmpfs;
 pub(crate) mod tools;
 pub(crate) mod traces;
 pub(crate) mod ublk;

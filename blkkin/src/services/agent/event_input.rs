@@ -23,6 +23,11 @@ impl EventInput {
         EventInput { batches, recorder }
     }
 
+    /// Returns whether batches are sent only for a dump.
+    pub(super) fn has_flight_recorder(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     /// Waits up to `timeout` for the next batch to send.
     pub(super) fn next(&mut self, timeout: Duration, metrics: &AgentMetrics) -> Next<EventBatch> {
         let has_due = self.recorder.as_ref().is_some_and(FlightRecorder::has_due);

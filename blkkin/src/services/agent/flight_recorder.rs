@@ -14,7 +14,7 @@
 //! *Watermark.* It promises the consumers that no earlier event follows, so it is that of the last batch that left:
 //! what is held may still be sent.
 //!
-//! Batches are held as they are encoded for Kafka, some 30 bytes an event; a decoded event takes 200. *Rejected*: the
+//! Batches are held as they are encoded for Kafka, 30 to 42 bytes an event; a decoded event takes 200. *Rejected*: the
 //! records themselves, which are numbered. Consumers would count those that were overwritten as lost.
 
 mod control;
@@ -59,7 +59,7 @@ pub(super) struct FlightSettings {
     pub(super) triggers: Triggers,
 }
 
-/// What a flight recorder holds now, and did so far.
+/// Counts of a flight recorder: held now, and since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FlightStats {
     /// Events and bytes that are held.

@@ -9,6 +9,7 @@ use blkkin_bus::recording::Recorder;
 use blkkin_bus::spool::Spool;
 use blkkin_tracer::{ProgressMap, StopSignal};
 use blkkin_wire::ids::NodeId;
+use tracing::warn;
 
 use super::crash_recovery::CrashRecovery;
 use super::event_input::EventInput;
@@ -124,12 +125,26 @@ fn to_folder(
         totals.oversize += batched.oversize;
         for record in batched.records {
             totals.deliveries.accepted += record.events;
-            recorder.add(&record.bytes).map_err(|error| {
-                let remedy = "free space on that disk; the recording so far is intact";
-                let failure = CliError::usage("cannot write the recording", error, remedy);
-                CliError { status: Status::Failed, ..failure }
-            })?;
-            totals.deliveries.delivered += record.events;
+            match recorder.add(&record.bytes) {
+                Ok(()) => totals.deliveries.delivered += record.events,
+                // The next dump may find room.
+                Err(error) if batches.has_flight_recorder() => {
+                    if totals.deliveries.failed == 0 {
+                        warn!("cannot write a dump: {error}; its events are counted as failed");
+                    }
+                    totals.deliveries.failed += record.events;
+                    totals.refused = Some(KafkaError {
+                        what: "cannot write a dump".to_owned(),
+                        why: error.to_string(),
+                        remedy: "free space on that disk".to_owned(),
+                    });
+                }
+                Err(error) => {
+                    let remedy = "free space on that disk; the recording so far is intact";
+                    let failure = CliError::usage("cannot write the recording", error, remedy);
+                    return Err(CliError { status: Status::Failed, ..failure });
+                }
+            }
             metrics.set_deliveries(totals.deliveries);
         }
         if ended {

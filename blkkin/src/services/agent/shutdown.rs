@@ -36,7 +36,7 @@ pub(super) fn summary(totals: SendTotals, target: &str, records_lost: u64) -> Re
         ..CliError::usage(
             format!("{missing} events were not delivered"),
             format!(
-                "{} were refused by the cluster{because}, {unanswered} not acknowledged in {} s, {left} not queued, {oversize} larger than a record",
+                "{} were refused{because}, {unanswered} not acknowledged in {} s, {left} not queued, {oversize} larger than a record",
                 deliveries.failed,
                 DRAIN_TIMEOUT.as_secs()
             ),

@@ -139,7 +139,7 @@ fn the_latest_name_stays_until_its_task_ends() {
     assert_eq!(names.all().len(), 131_072);
 }
 
-/// One step of the sender.
+/// Step of the sender.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A batch of this many calls arrives.
