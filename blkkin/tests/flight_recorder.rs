@@ -172,6 +172,9 @@ fn a_slow_operation_and_a_request_make_a_dump_each_but_not_at_once() {
     assert_eq!(value("blkkin_flight_dumps_total{cause=\"latency\"}"), 1.0);
     assert_eq!(value("blkkin_flight_dumps_total{cause=\"request\"}"), 1.0);
     assert!(value("blkkin_flight_dumps_refused_total") >= 1.0);
+    let [found, documented] = [metrics::families(&counts), metrics::documented_families()]
+        .map(|names| names.into_iter().filter(|name| metrics::is_flight_family(name)).collect::<Vec<_>>());
+    assert_eq!(found, documented, "the table in docs/operating.md");
     agent.finish_without_error();
     assert_eq!(written(&agent_recording::batches(&folder.join("recording"))), (0..20).collect::<Vec<_>>());
 }

@@ -80,6 +80,11 @@ pub(crate) fn is_usdt_family(family: &str) -> bool {
     family.starts_with("blkkin_usdt_")
 }
 
+/// Returns whether only an agent with `--flight-recorder` has the family.
+pub(crate) fn is_flight_family(family: &str) -> bool {
+    family.starts_with("blkkin_flight_")
+}
+
 /// Returns whether only an agent with `--nbd` has the family.
 pub(crate) fn is_nbd_family(family: &str) -> bool {
     family.starts_with("blkkin_nbd_")
