@@ -56,6 +56,8 @@ pub(crate) enum CliCommand {
     Aggregator(AggregatorArgs),
     /// Deliver traces from a Kafka cluster to tracing backends until Ctrl-C
     Exporter(ExporterArgs),
+    /// Report on a recording: of `blkkin agent --record`, or a dump of its flight recorder
+    Report(ReportArgs),
     /// Report what can be traced here, what cannot, and why
     Doctor(DoctorArgs),
     /// Print a page of the documentation, or list the pages
@@ -243,6 +245,28 @@ pub(crate) struct FlightArgs {
     /// Least time between the begins of two dumps
     #[arg(long, value_name = "TIME", default_value = "60s", requires = "flight_recorder")]
     pub(crate) dump_every: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = after_help::REPORT)]
+pub(crate) struct ReportArgs {
+    /// Folder of the recording
+    #[arg(value_name = "FOLDER")]
+    pub(crate) recording: PathBuf,
+    /// Files at or below this path, repeatable; * and ? match parts of a name, ** any folders
+    #[arg(long, value_name = "PATTERN", help_heading = "What to report")]
+    pub(crate) path: Vec<String>,
+    /// Storage operations of tasks with this name, repeatable
+    #[arg(short = 'n', long, value_name = "NAME", help_heading = "What to report")]
+    pub(crate) comm: Vec<String>,
+    /// Only storage operations that took longer than this: 1ms, 500us
+    #[arg(long, value_name = "TIME", help_heading = "What to report")]
+    pub(crate) slower_than: Option<String>,
+    /// Only storage operations that failed in any layer
+    #[arg(long, help_heading = "What to report")]
+    pub(crate) errors_only: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

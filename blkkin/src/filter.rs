@@ -22,7 +22,7 @@ use blkkin_tracer::{AttachKind, Detail, Filter, TraceScope, Tracer, TracerConfig
 use blkkin_wire::ids::{DeviceId, Pid};
 use tracing::info;
 
-use crate::cli::{Attach, FilterArgs, TracerArgs, units};
+use crate::cli::{Attach, FilterArgs, ReportArgs, TracerArgs, units};
 use crate::error::CliError;
 use crate::filter::post_filter::{PostFilter, TaskFilter};
 
@@ -39,6 +39,19 @@ pub(crate) struct TraceFilter {
     pub(crate) detail: Detail,
     /// The rules for whole traces.
     pub(crate) post: PostFilter,
+}
+
+/// Resolves the filter of a recording: only the rules for whole traces apply to it.
+pub(crate) fn of_recording(args: &ReportArgs) -> Result<PostFilter, CliError> {
+    let comms = resolve_all(&args.comm, tasks::comm)?;
+    let slower_than = args.slower_than.as_deref().map(|time| units::duration("--slower-than", time));
+    Ok(PostFilter {
+        tasks: TaskFilter { comms, ..TaskFilter::default() }.non_empty(),
+        paths: resolve_all(&args.path, paths::path)?,
+        slower_than: slower_than.transpose()?,
+        errors_only: args.errors_only,
+        or_sampled: false,
+    })
 }
 
 impl TraceFilter {

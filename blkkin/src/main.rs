@@ -33,6 +33,7 @@ mod error;
 mod filter;
 mod log;
 mod privileges;
+mod report;
 mod resolver;
 mod run;
 mod service;
@@ -64,6 +65,7 @@ fn dispatch(command: CliCommand) -> ExitCode {
         CliCommand::Top(args) => top::top(&args),
         CliCommand::Agent(args) => services::agent::agent(&args),
         CliCommand::Dump(args) => dump::dump(&args),
+        CliCommand::Report(args) => report::report(&args),
         CliCommand::Aggregator(args) => services::aggregator::aggregator(&args),
         CliCommand::Exporter(args) => services::exporter::exporter(&args),
         CliCommand::Doctor(args) => doctor::doctor(&args),

@@ -54,6 +54,14 @@ Examples:
       blkkin agent --record /var/lib/events
   Only the 30 s before an fsync of more than 100 ms:
       blkkin agent --brokers kafka1:9092 --flight-recorder 30s --dump-on 'fsync>100ms'";
+pub(super) const REPORT: &str = "\
+It needs neither root nor a cluster.
+
+Examples:
+  A summary, and the ten slowest operations as waterfalls:
+      blkkin report /var/lib/dumps --slowest 10
+  Spans of slow operations into Zipkin:
+      blkkin report /var/lib/dumps --slower-than 100ms --to zipkin=http://localhost:9411";
 pub(super) const DUMP: &str = "\
 The agent sends the events of the last seconds to its target: Kafka, a folder or its host. It needs \
 --flight-recorder.

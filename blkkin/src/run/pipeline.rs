@@ -28,12 +28,13 @@ use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
 
 use blkkin_aggregator::join::JoinStats;
-use blkkin_bus::{CAPACITY_DEFAULT, ChannelStats, channel};
+use blkkin_bus::{CAPACITY_DEFAULT, ChannelStats, Subscription, channel};
 use blkkin_report::{Progress, Report};
 use blkkin_tracer::attach::modules::UnreadModules;
 use blkkin_tracer::{Detail, StopSignal, TraceScope, TraceSummary, Tracer, TracerError};
-use blkkin_wire::batch::SourceStats;
+use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_zipkin_export::Exporter;
+use tracing::info;
 
 use crate::control::ControlEvent;
 use crate::control::ExitNotifier;
@@ -91,6 +92,24 @@ pub(crate) struct RunOutcome {
     pub(crate) nbd_lost: u64,
     /// Statistics of USDT events, with `--probes`.
     pub(crate) usdt_stats: Option<UsdtSourceStats>,
+}
+
+/// Joins the batches of a recording, on this thread.
+pub(crate) fn join_recording(batches: Subscription<EventBatch>, plan: RunPlan) -> RunOutcome {
+    let joined = join::join(batches, plan, &ProgressSnapshot::default(), |status| info!("{status}"));
+    RunOutcome {
+        source_notes: Vec::new(),
+        usdt_stats: None,
+        nbd_lost: 0,
+        report: joined.report,
+        tracer: (joined.last, None),
+        join: joined.stats,
+        bus: joined.bus,
+        names_unknown: joined.names_unknown,
+        unrelated_commits: joined.unrelated_commits,
+        live_processes: joined.live_processes,
+        deliveries: joined.deliveries,
+    }
 }
 
 /// A running pipeline.

@@ -159,7 +159,10 @@ fn serve(
     mut control: ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
-    let recorder = flight_recorder::open(&args.flight)?;
+    let mut recorder = flight_recorder::open(&args.flight)?;
+    if let (Some(recorder), EventSink::Folder(_)) = (&mut recorder, &sink) {
+        recorder.disable_idle_batches();
+    }
     let LoadedTracer { tracer, sources, devices } = loaded;
     let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
     let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());

@@ -1,7 +1,7 @@
 //! Flight recorder: keeps the last seconds of all events in memory, and sends them when something asks for them.
 //!
 //! *In*: the tracer's batches in order, and requests for a dump ([`DumpControl`]). *Out*: batches to send. Between
-//! dumps these are one empty batch a second, with the source's counters. A dump is the names of what its events refer
+//! dumps these are one empty batch a second, with the source's counters, unless they go to a folder. A dump is the names of what its events refer
 //! to, then every batch that is held, then what arrives in the [`TAIL`] after the request.
 //!
 //! *Invariant*: an event leaves once, in order, or is overwritten and counted
@@ -139,6 +139,8 @@ pub(super) struct FlightRecorder {
     watermark: MonotonicNs,
     overwritten: u64,
     dumped: u64,
+    /// Interval of batches without events; none if no consumer waits for them.
+    idle_interval: Option<Duration>,
     idle_since: Option<Instant>,
 }
 
@@ -156,8 +158,14 @@ impl FlightRecorder {
             watermark: MonotonicNs(0),
             overwritten: 0,
             dumped: 0,
+            idle_interval: Some(IDLE_INTERVAL),
             idle_since: None,
         }
+    }
+
+    /// Sends no batches between dumps, as a recording that has them would grow for ever.
+    pub(super) fn disable_idle_batches(&mut self) {
+        self.idle_interval = None;
     }
 
     /// Returns the control by which other threads request dumps.
@@ -244,8 +252,8 @@ impl FlightRecorder {
 
     /// Returns a batch without events, if one is due.
     fn idle(&mut self, now: Instant) -> Option<EventBatch> {
-        let is_due = |since: Instant| now.saturating_duration_since(since) >= IDLE_INTERVAL;
-        if !self.idle_since.is_none_or(is_due) {
+        let interval = self.idle_interval?;
+        if self.idle_since.is_some_and(|since| now.saturating_duration_since(since) < interval) {
             return None;
         }
         let latest = self.latest.clone()?;
