@@ -50,9 +50,8 @@ fn recorder(window: u64, bytes_max: u64, interval: u64) -> FlightRecorder {
 /// Returns the numbers of the calls, in order.
 fn calls(batches: &[EventBatch]) -> Vec<u64> {
     let events = batches.iter().flat_map(|batch| &batch.events);
-    events
-        .filter_map(|event| matches!(event, LayerEvent::Syscall(_)).then(|| event.time().0 / 1_000_000))
-        .collect()
+    let calls = events.filter(|event| matches!(event, LayerEvent::Syscall(_)));
+    calls.map(|event| event.time().0 / 1_000_000).collect()
 }
 
 fn take_all(recorder: &mut FlightRecorder, now: Instant) -> Vec<EventBatch> {
