@@ -242,7 +242,7 @@ pub(crate) struct FlightArgs {
     /// (fsync>100ms), or error (a request or call that failed with an I/O error)
     #[arg(long, value_name = "TRIGGER", requires = "flight_recorder")]
     pub(crate) dump_on: Vec<String>,
-    /// Least time between the begins of two dumps
+    /// Least time between the begins of two dumps of triggers and signals, and of two of clients
     #[arg(long, value_name = "TIME", default_value = "60s", requires = "flight_recorder")]
     pub(crate) dump_every: String,
 }

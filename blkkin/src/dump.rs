@@ -1,7 +1,7 @@
 //! `blkkin dump`: asks an agent for a dump of its flight recorder.
 //!
 //! *In*: the address of the agent's endpoint, and its token. *Out*: what the agent answers, a line of text. *Invariant*:
-//! exit status 0 only if a dump has begun.
+//! exit status 0 only if the agent has accepted the request.
 
 use std::io::Write;
 use std::process::ExitCode;

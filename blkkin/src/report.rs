@@ -9,7 +9,7 @@
 //! A recording of several machines, or of one that was started again meanwhile, has several clocks. *Rejected*: one
 //! report on all of them, whose times would not be comparable. An aggregator makes traces of each (`--replay`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,10 +20,10 @@ use blkkin_bus::{CAPACITY_DEFAULT, Publisher, channel};
 use blkkin_report::collect::daemon_spans::DaemonSpanInput;
 use blkkin_report::{Report, ReportConfig};
 use blkkin_tracer::{Detail, TraceScope};
-use blkkin_wire::batch::EventBatch;
+use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::ids::{BootId, NodeId};
+use blkkin_wire::ids::{BootId, NodeId, StartEpoch};
 use blkkin_wire::v1;
 
 use crate::cli::ReportArgs;
@@ -83,8 +83,8 @@ struct Content {
     events: u64,
     daemon_spans: bool,
     rpc_endpoints: bool,
-    /// Events that a flight recorder overwrote.
-    overwritten: u64,
+    /// Last counters of each start of the agent.
+    starts: BTreeMap<StartEpoch, SourceStats>,
     malformed: u64,
     damaged: u64,
 }
@@ -120,14 +120,10 @@ impl Content {
     }
 
     fn add(&mut self, batch: &EventBatch) {
-        self.overwritten = self.overwritten.max(batch.stats.events_overwritten);
+        self.starts.insert(batch.source.epoch, batch.stats.clone());
         for event in &batch.events {
             match event {
-                LayerEvent::Task(_)
-                | LayerEvent::File(_)
-                | LayerEvent::Device(_)
-                | LayerEvent::ProcessContext(_)
-                | LayerEvent::VirtualMachine(_) => continue,
+                event if event.is_name() => continue,
                 LayerEvent::DaemonSpan(_) => self.daemon_spans = true,
                 LayerEvent::RpcEndpoint(_) => self.rpc_endpoints = true,
                 _ => {}
@@ -140,8 +136,13 @@ impl Content {
 
     fn notes(&self) -> Vec<String> {
         let note = |count: u64, text: &str| (count > 0).then(|| format!("{count} {text}"));
+        let overwritten = self.starts.values().map(|stats| stats.events_overwritten).sum();
+        let all: u64 = self.starts.values().map(SourceStats::lost).sum();
+        // The report has those of the last start.
+        let of_earlier = all - self.starts.values().last().map_or(0, SourceStats::lost);
         let notes = [
-            note(self.overwritten, "events were overwritten by the flight recorder before any dump had them"),
+            note(of_earlier, "records were lost by earlier starts of the agent"),
+            note(overwritten, "events were overwritten by the flight recorder before any dump had them"),
             note(
                 self.damaged,
                 "files of the recording end in a damaged entry; what follows in them is left out",

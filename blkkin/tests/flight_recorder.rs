@@ -14,7 +14,7 @@ use blkkin_aggregator::join::{JoinConfig, Joiner};
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::span::Span;
+use blkkin_wire::span::{Span, TagValue};
 use blkkin_wire::v1;
 
 use crate::broker::Broker;
@@ -29,10 +29,10 @@ use crate::support::{agent_recording, metrics, needs, or_skip};
 const LIMIT: Duration = Duration::from_secs(60);
 const BLOCK: u64 = 4096;
 /// Window of the recorder, and the time for which a dump goes on.
-const WINDOW: Duration = Duration::from_secs(4);
+const WINDOW: Duration = Duration::from_secs(8);
 const TAIL: Duration = Duration::from_secs(2);
-/// Time between an event and its arrival at the recorder, under load.
-const DELAY: Duration = Duration::from_secs(1);
+/// Longest time between an event, or the signal, and its arrival at the recorder, under load.
+const DELAY: Duration = Duration::from_secs(2);
 
 /// Time by the clock of events.
 fn now() -> Duration {
@@ -75,7 +75,7 @@ fn a_dump_has_every_write_of_its_window_and_their_traces() {
     let folder = disk.file("agent").parent().unwrap().to_owned();
     let agent = agent(&folder, &["--flight-recorder", &window]);
     let stop = AtomicBool::new(false);
-    let (log, asked) = thread::scope(|scope| {
+    let (log, asked, begun) = thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let mut log = Vec::new();
             while !stop.load(Relaxed) {
@@ -87,14 +87,15 @@ fn a_dump_has_every_write_of_its_window_and_their_traces() {
             }
             log
         });
-        thread::sleep(2 * WINDOW);
+        thread::sleep(WINDOW + 2 * DELAY);
         let asked = now();
         signal(&agent);
         agent.wait_for_output("SIGUSR1: a dump begins", LIMIT);
+        let begun = now();
         agent.wait_for_output("the dump is complete", LIMIT);
         thread::sleep(2 * DELAY);
         stop.store(true, Relaxed);
-        (writer.join().unwrap(), asked)
+        (writer.join().unwrap(), asked, begun)
     });
     let output = agent.finish_without_error();
     let batches = agent_recording::batches(&folder.join("recording"));
@@ -111,12 +112,12 @@ fn a_dump_has_every_write_of_its_window_and_their_traces() {
         certain.len(),
         found.len()
     );
-    assert!(certain.len() > 50, "{} of {}", certain.len(), log.len());
+    assert!(certain.len() > 10, "{} of {}", certain.len(), log.len());
     let (first, last) = (found[0], *found.last().unwrap());
     assert_eq!(found, (first..=last).collect::<Vec<_>>(), "no gap");
     assert!(first <= certain[0] && *certain.last().unwrap() <= last, "{first} to {last}, not {certain:?}");
     assert!(log[first as usize].1 > asked - WINDOW - DELAY, "{first}");
-    assert!(log[last as usize].0 < asked + TAIL + DELAY, "{last}");
+    assert!(log[last as usize].0 < begun + TAIL + DELAY, "{last}");
 
     // Each of these writes has its task and its path, of which the records are older than the window, and each sync
     // has its requests.
@@ -167,7 +168,7 @@ fn a_slow_operation_and_a_request_make_a_dump_each_but_not_at_once() {
     let disk = or_skip!(Disk::ext4(64 << 20));
     let file = File::create(disk.mount_point().join("log")).unwrap();
     let folder = disk.file("agent").parent().unwrap().to_owned();
-    let options = ["--flight-recorder", "30s", "--dump-on", "fdatasync>1ns", "--dump-every", "5s"];
+    let options = ["--flight-recorder", "30s", "--dump-on", "fdatasync>1ns", "--dump-every", "10m"];
     let agent = agent(&folder, &options);
     let address = metrics::address(&agent.output()).to_owned();
     for number in 0..20 {
@@ -178,17 +179,20 @@ fn a_slow_operation_and_a_request_make_a_dump_each_but_not_at_once() {
     assert!(!agent.output().contains("a dump begins"), "{}", agent.output());
     file.sync_data().unwrap();
     agent.wait_for_output("an operation was slower than --dump-on allows: a dump begins", LIMIT);
-    common::run(&["dump", &address]).assert_refused(1, "the agent at 127.0.0.1", "a later attempt");
     agent.wait_for_output("the dump is complete", LIMIT);
-    thread::sleep(Duration::from_secs(5));
+    // A client's dumps are counted apart from those of triggers.
     let asked = common::run(&["dump", &address]).expect_code(0);
     assert!(asked.stdout.contains("events of the last"), "{asked:?}");
     agent.wait_for_output("POST /dump: a dump begins", LIMIT);
+    common::run(&["dump", &address]).assert_refused(1, "the agent at 127.0.0.1", "a later attempt");
+    let refused = || metrics::value(&metrics::get(&address, "/metrics"), "blkkin_flight_dumps_refused_total");
+    assert_eq!(refused(), 1.0);
+    file.sync_data().unwrap();
+    assert!(eventually(|| refused() == 2.0), "{}", refused());
     let counts = metrics::get(&address, "/metrics");
     let value = |series: &str| metrics::value(&counts, series);
     assert_eq!(value("blkkin_flight_dumps_total{cause=\"latency\"}"), 1.0);
     assert_eq!(value("blkkin_flight_dumps_total{cause=\"request\"}"), 1.0);
-    assert!(value("blkkin_flight_dumps_refused_total") >= 1.0);
     let [found, documented] = [metrics::families(&counts), metrics::documented_families()]
         .map(|names| names.into_iter().filter(|name| metrics::is_flight_family(name)).collect::<Vec<_>>());
     assert_eq!(found, documented, "the table in docs/operating.md");
@@ -267,19 +271,26 @@ fn dumps_to_a_cluster_become_traces_after_each_silence() {
         expected.extend(numbers);
     }
     agent.finish_without_error();
-    thread::sleep(2 * DELAY);
-    let output = aggregator.finish_without_error();
     let mut reader = TraceReader::new(&settings, 1);
-    reader.read_to_end(&settings, LIMIT);
-    let batches = reader.fragments.keys().map(|bytes| v1::decode_fragments(bytes).unwrap());
-    let spans: Vec<_> =
-        batches.flat_map(|batch| batch.fragments).flat_map(|fragment| fragment.spans).collect();
-    let is_write = |span: &&Span| {
-        span.name == "pwrite64"
-            && span.tags.iter().any(|(name, value)| name == "file.path" && value.as_str() == path.to_str())
+    let writes = |reader: &TraceReader| spans(reader).iter().filter(|span| is_write(span, &path)).count();
+    let is_whole = || {
+        reader.read_until(Duration::from_millis(500), |_| false);
+        writes(&reader) >= expected.len()
     };
-    println!("{} spans, {} writes\n{output}", spans.len(), spans.iter().filter(is_write).count());
-    assert_eq!(spans.iter().filter(is_write).count(), expected.len());
+    assert!(eventually(is_whole), "{}", aggregator.output());
+    aggregator.finish_without_error();
+    reader.read_to_end(&settings, LIMIT);
+    assert_eq!(writes(&reader), expected.len());
+}
+
+fn spans(reader: &TraceReader) -> Vec<Span> {
+    let batches = reader.fragments.keys().map(|bytes| v1::decode_fragments(bytes).unwrap());
+    batches.flat_map(|batch| batch.fragments).flat_map(|fragment| fragment.spans).collect()
+}
+
+fn is_write(span: &Span, path: &Path) -> bool {
+    let is_path = |value: &TagValue| value.as_str() == path.to_str();
+    span.name == "pwrite64" && span.tags.iter().any(|(name, value)| name == "file.path" && is_path(value))
 }
 
 #[test]

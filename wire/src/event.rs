@@ -68,6 +68,28 @@ pub enum LayerEvent {
 }
 
 impl LayerEvent {
+    /// Returns whether the event names a task, file, device or process, and describes no operation.
+    pub fn is_name(&self) -> bool {
+        match self {
+            LayerEvent::Task(_)
+            | LayerEvent::File(_)
+            | LayerEvent::Device(_)
+            | LayerEvent::ProcessContext(_)
+            | LayerEvent::VirtualMachine(_) => true,
+            LayerEvent::Syscall(_)
+            | LayerEvent::Bio(_)
+            | LayerEvent::Request(_)
+            | LayerEvent::Pair(_)
+            | LayerEvent::AsyncIo(_)
+            | LayerEvent::Commit(_)
+            | LayerEvent::RpcEndpoint(_)
+            | LayerEvent::DaemonSpan(_)
+            | LayerEvent::PageOrigin(_)
+            | LayerEvent::Fault(_)
+            | LayerEvent::Dirty(_) => false,
+        }
+    }
+
     /// Returns the time of emission: the end of the described operation. Streams are ordered by it.
     pub fn time(&self) -> MonotonicNs {
         match self {

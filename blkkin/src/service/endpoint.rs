@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -180,6 +180,10 @@ fn respond(
             let mut refused = plain(StatusCode::UNAUTHORIZED, "bearer token required\n".to_owned());
             refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             refused
+        }
+        // A page in a browser of this machine could ask too.
+        "/dump" if request.headers().contains_key(ORIGIN) => {
+            plain(StatusCode::FORBIDDEN, "not from a browser\n".to_owned())
         }
         "/dump" => dump(status),
         "/metrics" => {
@@ -337,6 +341,9 @@ mod tests {
         assert!(post(open(None)).starts_with("HTTP/1.1 409"));
         let soon = post(open(Some("busy")));
         assert!(soon.starts_with("HTTP/1.1 429") && soon.contains("retry-after: 42"), "{soon}");
+        let browser =
+            ask_with(open(Some("7 events")), "POST /dump", "Origin: http://x\r\nContent-Length: 0\r\n");
+        assert!(browser.starts_with("HTTP/1.1 403"), "{browser}");
         assert!(ask(open(Some("7 events")), "GET /dump").starts_with("HTTP/1.1 405"));
         let mut webhook = TcpStream::connect(open(Some("7 events"))).unwrap();
         write!(webhook, "POST /dump HTTP/1.1\r\nHost: here\r\n{body}\r\n\r\n{}", "y".repeat(100_000))

@@ -59,7 +59,7 @@ use crate::service::{
 use config::{domain, reject_capture_with_replay};
 use counter_store::CounterStore;
 use crash_recovery::{CrashRecovery, RunMarker};
-use flight_recorder::DumpCause;
+use flight_recorder::{DumpCause, FlightRecorder};
 use guests::Guests;
 use load::{LoadedTracer, load};
 use metrics::{AgentMetrics, Explained};
@@ -73,10 +73,11 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
     // does not kill it.
     let mut control = ControlReceiver::open_with(&[DUMP_SIGNAL])?;
     reject_capture_with_replay(args)?;
+    let recorder = flight_recorder::open(&args.flight)?;
     if let Some(path) = &args.port {
-        return to_host(args, path, control);
+        return to_host(args, path, recorder, control);
     }
-    let Some(brokers) = &args.brokers else { return record(args, control) };
+    let Some(brokers) = &args.brokers else { return record(args, recorder, control) };
     let settings = settings(brokers, &args.set)?;
     if let Some(folder) = &args.replay {
         privileges::confine_service(vec![folder.clone()])?;
@@ -119,7 +120,8 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
         progress_map,
         crash_recovery,
     }));
-    let result = serve(args, (traced, confined), sink, Some((settings, crashed_runs)), target, control);
+    let result =
+        serve(args, (traced, confined), (recorder, sink), Some((settings, crashed_runs)), target, control);
     // The agent has reported its own end, so the next start has nothing to report.
     drop(own_counters);
     marker.into_iter().for_each(RunMarker::remove);
@@ -127,7 +129,11 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Records into a folder.
-fn record(args: &AgentArgs, control: ControlReceiver) -> Result<ExitCode, CliError> {
+fn record(
+    args: &AgentArgs,
+    mut flight_recorder: Option<FlightRecorder>,
+    control: ControlReceiver,
+) -> Result<ExitCode, CliError> {
     let folder = args.record.clone().unwrap_or_default();
     let recorder = Recorder::open(&folder).map_err(|error| {
         let what = format!("cannot record into {}", folder.display());
@@ -137,32 +143,34 @@ fn record(args: &AgentArgs, control: ControlReceiver) -> Result<ExitCode, CliErr
     let confined = traced.confine()?;
     spool_config::check_writable(&folder)?;
     let target = folder.display().to_string();
-    serve(args, (traced, confined), EventSink::Folder(recorder), None, target, control)
+    flight_recorder.iter_mut().for_each(FlightRecorder::disable_idle_batches);
+    serve(args, (traced, confined), (flight_recorder, EventSink::Folder(recorder)), None, target, control)
 }
 
 /// Sends to the agent of the host, from inside a virtual machine.
-fn to_host(args: &AgentArgs, path: &Path, control: ControlReceiver) -> Result<ExitCode, CliError> {
+fn to_host(
+    args: &AgentArgs,
+    path: &Path,
+    recorder: Option<FlightRecorder>,
+    control: ControlReceiver,
+) -> Result<ExitCode, CliError> {
     let port = port::Port::open(path)?;
     let traced = load(args)?;
     let confined = traced.confine()?;
     let target = port.name();
-    serve(args, (traced, confined), EventSink::Host(port), None, target, control)
+    serve(args, (traced, confined), (recorder, EventSink::Host(port)), None, target, control)
 }
 
 /// Traces as a service, until a signal or the end of the pipeline.
 fn serve(
     args: &AgentArgs,
     (loaded, (drain, confinement)): (LoadedTracer, (DrainThread, Confinement)),
-    sink: EventSink,
+    (recorder, sink): (Option<FlightRecorder>, EventSink),
     cluster: Option<(Settings, Vec<CrashedRun>)>,
     target: String,
     mut control: ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
-    let mut recorder = flight_recorder::open(&args.flight)?;
-    if let (Some(recorder), EventSink::Folder(_)) = (&mut recorder, &sink) {
-        recorder.disable_idle_batches();
-    }
     let LoadedTracer { tracer, sources, devices } = loaded;
     let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
     let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());

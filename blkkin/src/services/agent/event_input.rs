@@ -30,8 +30,12 @@ impl EventInput {
 
     /// Waits up to `timeout` for the next batch to send.
     pub(super) fn next(&mut self, timeout: Duration, metrics: &AgentMetrics) -> Next<EventBatch> {
-        let has_due = self.recorder.as_ref().is_some_and(FlightRecorder::has_due);
-        let next = self.batches.next(if has_due { Duration::ZERO } else { timeout });
+        let next = match &self.recorder {
+            // A dump makes room.
+            Some(recorder) if !recorder.has_room() => Next::Timeout,
+            Some(recorder) if recorder.has_due() => self.batches.next(Duration::ZERO),
+            _ => self.batches.next(timeout),
+        };
         if let Next::Item(batch) = &next {
             metrics.record_batch(&batch.stats, self.batches.stats());
         }

@@ -5,14 +5,17 @@
 //! to, then every batch that is held, then what arrives in the [`TAIL`] after the request.
 //!
 //! *Invariant*: an event leaves once, in order, or is overwritten and counted
-//! ([`SourceStats::events_overwritten`]). Within a dump nothing is missing: only the oldest batches are overwritten.
-//! What is held takes at most the configured bytes, also while the sink takes nothing.
+//! ([`SourceStats::events_overwritten`]). Within a dump nothing is missing: while it is sent nothing is overwritten, and
+//! the sender takes no batch for which there is no room ([`FlightRecorder::has_room`]); then the rings fill, and the
+//! kernel counts what it drops, as without a flight recorder. What is held takes at most the configured bytes, and one
+//! batch.
 //!
 //! *Names* (tasks, files, devices) are sent once by the tracer, and later events refer to them. Those of overwritten
-//! batches stay in a [`NameStore`].
+//! batches stay in a [`NameStore`], some 40 MB at most without process contexts.
 //!
-//! *Watermark.* It promises the consumers that no earlier event follows, so it is that of the last batch that left:
-//! what is held may still be sent.
+//! *Watermark.* It promises the consumers that no earlier event but a name follows, so it is that of the last batch that
+//! left: what is held may still be sent. So a trace that waits for event time after a dump waits for the next dump, or
+//! until what follows it is overwritten.
 //!
 //! Batches are held as they are encoded for Kafka, 30 to 42 bytes an event; a decoded event takes 200. *Rejected*: the
 //! records themselves, which are numbered. Consumers would count those that were overwritten as lost.
@@ -28,7 +31,6 @@ use std::time::{Duration, Instant};
 
 use blkkin_wire::batch::{EventBatch, SourceStats};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::event::LayerEvent;
 use blkkin_wire::v1;
 use tracing::info;
 
@@ -36,7 +38,7 @@ use crate::cli::{FlightArgs, units};
 use crate::error::CliError;
 
 pub(super) use control::{DumpCause, DumpControl, TooSoon};
-use names::{NameKey, NameStore};
+use names::NameStore;
 pub(super) use triggers::Triggers;
 
 /// Time after a request for which a dump goes on, so that the ends of what was under way are in it. An fsync that
@@ -108,10 +110,31 @@ pub(super) fn open(args: &FlightArgs) -> Result<Option<FlightRecorder>, CliError
 struct HeldBatch {
     at: Instant,
     bytes: Vec<u8>,
+    /// The names of the batch, encoded as a batch of their own; empty without any.
+    names: Vec<u8>,
     watermark: MonotonicNs,
-    names: Vec<(NameKey, LayerEvent)>,
     /// Events that are no names.
     events: u64,
+}
+
+impl HeldBatch {
+    fn new(batch: &EventBatch, at: Instant) -> HeldBatch {
+        let names: Vec<_> = batch.events.iter().filter(|event| event.is_name()).cloned().collect();
+        let events = (batch.events.len() - names.len()) as u64;
+        let named =
+            (!names.is_empty()).then(|| v1::encode(&EventBatch { events: names, ..EventBatch::tick() }));
+        let (bytes, names) = (v1::encode(batch), named.unwrap_or_default());
+        HeldBatch { at, bytes, names, watermark: batch.watermark, events }
+    }
+
+    fn size(&self) -> u64 {
+        (self.bytes.len() + self.names.len()) as u64
+    }
+}
+
+/// Decodes a batch that this process encoded.
+fn decoded(bytes: &[u8]) -> EventBatch {
+    v1::decode(bytes).expect("invariant: this process has encoded the batch").batch
 }
 
 /// A dump that is being sent.
@@ -179,20 +202,18 @@ impl FlightRecorder {
             // If the last dump was a moment ago, the control has counted the request.
             let _ = self.control.request(cause, now);
         }
-        let names: Vec<_> = batch.events.iter().filter_map(NameKey::with_event).collect();
-        let held = HeldBatch {
-            at: now,
-            bytes: v1::encode(&batch),
-            watermark: batch.watermark,
-            events: (batch.events.len() - names.len()) as u64,
-            names,
-        };
+        let held = HeldBatch::new(&batch, now);
         self.latest = Some(EventBatch { events: Vec::new(), ..batch });
-        self.held_bytes += held.bytes.len() as u64;
+        self.held_bytes += held.size();
         self.held_events += held.events;
         self.held.push_back(held);
         self.overwrite(now);
         self.control.set_stats(self.stats(now));
+    }
+
+    /// Returns whether one more batch may be added.
+    pub(super) fn has_room(&self) -> bool {
+        !self.is_sent() || self.held_bytes < self.settings.bytes_max
     }
 
     /// Returns whether a batch is due now.
@@ -216,17 +237,22 @@ impl FlightRecorder {
 
     /// Takes the next batch after the last one has arrived: the rest of a dump, then the final counters.
     pub(super) fn take_at_end(&mut self, now: Instant) -> Option<EventBatch> {
+        self.latest.as_ref()?;
+        self.idle_interval = None;
         if let Some(batch) = self.take_due(now) {
             return Some(batch);
         }
         let mut last = self.latest.take()?;
+        self.held.clear();
         info!(
             "the flight recorder held {} events that nothing asked for, and overwrote {}",
             self.held_events, self.overwritten
         );
         self.overwritten += std::mem::take(&mut self.held_events);
+        self.held_bytes = 0;
+        self.control.set_stats(self.stats(now));
         last.stats.events_overwritten = self.overwritten;
-        Some(EventBatch { watermark: self.watermark, ..last })
+        Some(last)
     }
 
     fn begin(&mut self, cause: DumpCause, now: Instant) {
@@ -236,18 +262,15 @@ impl FlightRecorder {
             return;
         }
         info!("{cause}: a dump begins, {}", self.stats(now));
-        let header = self.latest.clone();
-        let batches = header.into_iter().flat_map(|header| {
-            let names = self.names.all();
-            let chunks = names.chunks(NAMES_IN_BATCH);
-            let batch = |events: &[LayerEvent]| EventBatch {
-                events: events.to_vec(),
-                watermark: self.watermark,
-                ..header.clone()
-            };
-            chunks.map(batch).collect::<Vec<_>>()
-        });
-        self.dump = Some(Dump { until, names: batches.collect(), events: 0 });
+        let mut dump = Dump { until, names: VecDeque::new(), events: 0 };
+        if let Some(header) = &self.latest {
+            let mut names = self.names.take_for_dump().into_iter().peekable();
+            while names.peek().is_some() {
+                let events = names.by_ref().take(NAMES_IN_BATCH).collect();
+                dump.names.push_back(EventBatch { events, watermark: self.watermark, ..header.clone() });
+            }
+        }
+        self.dump = Some(dump);
     }
 
     /// Returns a batch without events, if one is due.
@@ -276,34 +299,39 @@ impl FlightRecorder {
             }
             return None;
         }
-        let (bytes, events) = self.retire()?;
+        let (bytes, events) = self.retire(true)?;
         self.dumped += events;
         dump.events += events;
         self.dump = Some(dump);
-        Some(v1::decode(&bytes).expect("invariant: this process has encoded the batch").batch)
+        Some(decoded(&bytes))
     }
 
-    /// Overwrites what is too old, and what is too much. While a dump is sent nothing is too old.
+    /// Returns whether what is held is being sent, or will be.
+    fn is_sent(&self) -> bool {
+        self.dump.is_some() || self.control.is_requested()
+    }
+
+    /// Overwrites what is too old, and what is too much; nothing while a dump is sent.
     fn overwrite(&mut self, now: Instant) {
-        while let Some(oldest) = self.held.front() {
+        while let Some(oldest) = self.held.front().filter(|_| !self.is_sent()) {
             let age = now.saturating_duration_since(oldest.at);
-            let is_sent = self.dump.is_some() || self.control.is_requested();
-            let is_old = !is_sent && age > self.settings.window;
-            if !is_old && self.held_bytes <= self.settings.bytes_max {
+            if age <= self.settings.window && self.held_bytes <= self.settings.bytes_max {
                 return;
             }
-            let Some((_, events)) = self.retire() else { return };
+            let Some((_, events)) = self.retire(false) else { return };
             self.overwritten += events;
         }
     }
 
     /// Removes the oldest batch, of which the names stay. Returns its bytes and its events that are no names.
-    fn retire(&mut self) -> Option<(Vec<u8>, u64)> {
+    fn retire(&mut self, is_sent: bool) -> Option<(Vec<u8>, u64)> {
         let held = self.held.pop_front()?;
-        self.held_bytes -= held.bytes.len() as u64;
+        self.held_bytes -= held.size();
         self.held_events -= held.events;
         self.watermark = self.watermark.max(held.watermark);
-        held.names.into_iter().for_each(|(key, event)| self.names.add(key, event));
+        if !held.names.is_empty() {
+            decoded(&held.names).events.into_iter().for_each(|event| self.names.add(event, is_sent));
+        }
         Some((held.bytes, held.events))
     }
 

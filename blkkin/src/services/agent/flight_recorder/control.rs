@@ -1,8 +1,10 @@
 //! Requests for a dump of the flight recorder, from any thread.
 //!
 //! *In*: requests, by a signal, by the endpoint's `POST /dump` or by a trigger. *Out*: one dump at a time for the
-//! recorder; its counters for the metrics. *Invariant*: dumps begin at least the configured interval apart, so a
-//! trigger that fires without end does not send everything. What came too soon is counted.
+//! recorder; its counters for the metrics. *Invariant*: dumps that clients of the endpoint request begin at least the
+//! configured interval apart, and so do those of triggers and signals. So neither a trigger that fires without end nor a
+//! client that asks without end sends everything, and the client does not keep a trigger from its dump. A request that
+//! comes too soon is counted.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -65,7 +67,8 @@ pub(crate) struct DumpControl {
 #[derive(Debug, Default)]
 struct State {
     requested: Option<DumpCause>,
-    last: Option<Instant>,
+    /// Last dump of a client, and of a trigger or signal.
+    last: [Option<Instant>; 2],
     dumps: [u64; DumpCause::ALL.len()],
     too_soon: u64,
     stats: FlightStats,
@@ -80,14 +83,15 @@ impl DumpControl {
     /// Requests a dump. Returns what is held.
     pub(crate) fn request(&self, cause: DumpCause, now: Instant) -> Result<FlightStats, TooSoon> {
         let mut state = self.state();
-        let since = state.last.map(|last| now.saturating_duration_since(last));
+        let last = usize::from(cause != DumpCause::Request);
+        let since = state.last[last].map(|last| now.saturating_duration_since(last));
         if let Some(wait) =
             since.and_then(|since| self.interval.checked_sub(since)).filter(|wait| !wait.is_zero())
         {
             state.too_soon += 1;
             return Err(TooSoon { wait });
         }
-        (state.requested, state.last) = (Some(cause), Some(now));
+        (state.requested, state.last[last]) = (Some(cause), Some(now));
         state.dumps[cause as usize] += 1;
         Ok(state.stats)
     }
