@@ -33,7 +33,7 @@ pub(super) const TOP: &str = "\
 No request is recorded: the kernel side counts each one by program, cgroup, disk and operation. Ctrl-C or q ends it.
 
 Examples:
-  Who uses the disks now:
+  Which programs use the disks now:
       blkkin top
   One disk, by operation:
       blkkin top --device nvme0n1 --by operation
