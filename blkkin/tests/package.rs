@@ -87,7 +87,19 @@ echo "== purged"; dpkg --purge blkkin; find /etc /usr /var -xdev -name '*blkkin*
     let completed = part(&output, "completions");
     assert!(completed.contains("--to"), "{completed}");
     let pages: Vec<_> = part(&output, "manual").lines().collect();
-    let commands = ["agent", "aggregator", "completions", "doctor", "exporter", "help", "run", "trace"];
+    let commands = [
+        "agent",
+        "aggregator",
+        "completions",
+        "doctor",
+        "dump",
+        "exporter",
+        "help",
+        "report",
+        "run",
+        "top",
+        "trace",
+    ];
     let expected = commands.map(|command| format!("blkkin-{command}.1.gz 1"));
     assert_eq!(pages, expected.iter().map(String::as_str).chain(["blkkin.1.gz 1"]).collect::<Vec<_>>());
     assert_eq!(part(&output, "units"), "status 0\n", "{output}");
