@@ -96,19 +96,25 @@ pub(crate) struct RunOutcome {
 
 /// Joins the batches of a recording, on this thread.
 pub(crate) fn join_recording(batches: Subscription<EventBatch>, plan: RunPlan) -> RunOutcome {
-    let joined = join::join(batches, plan, &ProgressSnapshot::default(), |status| info!("{status}"));
-    RunOutcome {
-        source_notes: Vec::new(),
-        usdt_stats: None,
-        nbd_lost: 0,
-        report: joined.report,
-        tracer: (joined.last, None),
-        join: joined.stats,
-        bus: joined.bus,
-        names_unknown: joined.names_unknown,
-        unrelated_commits: joined.unrelated_commits,
-        live_processes: joined.live_processes,
-        deliveries: joined.deliveries,
+    RunOutcome::of(join::join(batches, plan, &ProgressSnapshot::default(), |status| info!("{status}")))
+}
+
+impl RunOutcome {
+    /// Returns the outcome of the join, with the counters of the last batch, and without sources.
+    fn of(joined: join::JoinOutcome) -> RunOutcome {
+        RunOutcome {
+            report: joined.report,
+            tracer: (joined.last, None),
+            join: joined.stats,
+            bus: joined.bus,
+            names_unknown: joined.names_unknown,
+            unrelated_commits: joined.unrelated_commits,
+            live_processes: joined.live_processes,
+            deliveries: joined.deliveries,
+            source_notes: Vec::new(),
+            nbd_lost: 0,
+            usdt_stats: None,
+        }
     }
 }
 
@@ -166,30 +172,24 @@ impl Pipeline {
 
     /// Waits for the threads and returns the outcome.
     pub(crate) fn collect(mut self) -> Result<RunOutcome, CliError> {
-        let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
+        let joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
         let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
         let SourcesOutcome { notes, usdt, nbd_lost } =
             self.sources.collect(trace.as_ref().ok(), joined.link_stats.as_ref())?;
-        joined.report.set_disk_counts(self.disk_counts.stop());
-        let tracer = match trace {
-            Ok(trace) => {
-                joined.report.set_final_state(trace.final_state);
-                (trace.stats, None)
-            }
-            Err(error) => (joined.last, Some(error)),
-        };
-        Ok(RunOutcome {
+        let mut outcome = RunOutcome {
             source_notes: self.unread_modules.note().into_iter().chain(notes).collect(),
             usdt_stats: usdt,
             nbd_lost,
-            report: joined.report,
-            tracer,
-            join: joined.stats,
-            bus: joined.bus,
-            names_unknown: joined.names_unknown,
-            unrelated_commits: joined.unrelated_commits,
-            live_processes: joined.live_processes,
-            deliveries: joined.deliveries,
-        })
+            ..RunOutcome::of(joined)
+        };
+        outcome.report.set_disk_counts(self.disk_counts.stop());
+        match trace {
+            Ok(trace) => {
+                outcome.report.set_final_state(trace.final_state);
+                outcome.tracer = (trace.stats, None);
+            }
+            Err(error) => outcome.tracer.1 = Some(error),
+        }
+        Ok(outcome)
     }
 }
