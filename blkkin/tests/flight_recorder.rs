@@ -15,7 +15,6 @@ use blkkin_aggregator::trace::Trace;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::span::{Span, TagValue};
-use blkkin_wire::v1;
 
 use crate::broker::Broker;
 use crate::common;
@@ -272,7 +271,7 @@ fn dumps_to_a_cluster_become_traces_after_each_silence() {
     }
     agent.finish_without_error();
     let mut reader = TraceReader::new(&settings, 1);
-    let writes = |reader: &TraceReader| spans(reader).iter().filter(|span| is_write(span, &path)).count();
+    let writes = |reader: &TraceReader| reader.spans().iter().filter(|span| is_write(span, &path)).count();
     let is_whole = || {
         reader.read_until(Duration::from_millis(500), |_| false);
         writes(&reader) >= expected.len()
@@ -281,11 +280,6 @@ fn dumps_to_a_cluster_become_traces_after_each_silence() {
     aggregator.finish_without_error();
     reader.read_to_end(&settings, LIMIT);
     assert_eq!(writes(&reader), expected.len());
-}
-
-fn spans(reader: &TraceReader) -> Vec<Span> {
-    let batches = reader.fragments.keys().map(|bytes| v1::decode_fragments(bytes).unwrap());
-    batches.flat_map(|batch| batch.fragments).flat_map(|fragment| fragment.spans).collect()
 }
 
 fn is_write(span: &Span, path: &Path) -> bool {

@@ -19,7 +19,6 @@ use blkkin_wire::clock::ClockOffset;
 use blkkin_wire::event::{BioEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome};
 use blkkin_wire::ids::{DeviceId, FileId, NodeId, SpanId};
 use blkkin_wire::span::Span;
-use blkkin_wire::v1;
 
 use crate::broker::Broker;
 use crate::spooling::topic::consume;
@@ -230,8 +229,7 @@ fn count_bio(bios: &mut HashMap<SpanId, u32>, bio: &BioEvent) {
 fn spans(settings: &Settings) -> Vec<Span> {
     let mut reader = TraceReader::new(settings, PARTITIONS as i32);
     reader.read_to_end(settings, LIMIT);
-    let fragments = reader.fragments.keys().flat_map(|bytes| v1::decode_fragments(bytes).unwrap().fragments);
-    fragments.flat_map(|fragment| fragment.spans).collect()
+    reader.spans()
 }
 
 /// A request that QEMU took up, by its log:

@@ -8,6 +8,7 @@ use blkkin_aggregator::stage::join::{JoinStage, JoinStageConfig};
 use blkkin_bus::kafka::{STATE, Settings, TRACES};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::fragment::{FragmentBatch, FragmentOrigin, Incarnation, StageId, TraceFragment};
+use blkkin_wire::span::Span;
 use blkkin_wire::stage::{InputRecord, Stage, StageOutput};
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -128,6 +129,13 @@ impl TraceReader {
             assert!(begun.elapsed() < time_limit, "{} of {records} records", self.records);
             self.read_one();
         }
+    }
+
+    /// Returns the spans of all fragments.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        let fragments =
+            self.fragments.keys().flat_map(|bytes| v1::decode_fragments(bytes).unwrap().fragments);
+        fragments.flat_map(|fragment| fragment.spans).collect()
     }
 
     fn read_one(&mut self) {
