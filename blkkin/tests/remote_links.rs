@@ -122,7 +122,7 @@ fn server_spans_are_children_of_client_spans_also_when_an_aggregator_is_killed()
         ([Some(0); 2], expected),
         "{output:?}"
     );
-    let spans = spans(&reader);
+    let spans = reader.spans();
     assert_one_trace_each(&spans, &node_batches, &output);
     println!("{} spans of {CALLS} requests, each once in the client's trace", spans.len());
 }
@@ -145,7 +145,7 @@ fn traces_are_whole_also_when_the_link_stage_was_down_for_longer_than_a_client_i
     // The time itself is what is tested.
     reader.read_until(OUTAGE, |_| false);
     let servers: BTreeSet<TraceId> = calls(&node_batches[1]).into_values().map(|(_, trace)| trace).collect();
-    let alone = spans(&reader).into_iter().find(|span| servers.contains(&span.trace));
+    let alone = reader.spans().into_iter().find(|span| servers.contains(&span.trace));
     assert_eq!(alone, None, "a server's trace that was not moved to its client's");
     let link = start("link");
     reader.read(expected, TIME_LIMIT);
@@ -156,12 +156,7 @@ fn traces_are_whole_also_when_the_link_stage_was_down_for_longer_than_a_client_i
         ([Some(0); 3], expected),
         "{output:?}"
     );
-    assert_one_trace_each(&spans(&reader), &node_batches, &output);
-}
-
-fn spans(reader: &TraceReader) -> Vec<Span> {
-    let fragments = reader.fragments.keys().flat_map(|bytes| v1::decode_fragments(bytes).unwrap().fragments);
-    fragments.flat_map(|fragment| fragment.spans).collect()
+    assert_one_trace_each(&reader.spans(), &node_batches, &output);
 }
 
 fn assert_one_trace_each(spans: &[Span], node_batches: &[Vec<EventBatch>; 2], output: &[String]) {
