@@ -317,8 +317,8 @@ struct Outcome {
     merged: usize,
     /// Operations below another request than theirs.
     wrong: usize,
-    /// Operations of QEMU that the host recorded and no request has as its child.
-    alone: Vec<String>,
+    /// Ranges with requests of the guest, some of which no operation of QEMU is linked to.
+    unlinked: Vec<String>,
 }
 
 impl Outcome {
@@ -329,14 +329,7 @@ impl Outcome {
             let requests = recorded.guest.get(&(disk.clone(), *range));
             let mut last = None;
             for (n, server) in served.iter().enumerate() {
-                let Some(parent) = parents.get(server) else {
-                    let recorded = requests.map_or(0, Vec::len);
-                    outcome.alone.push(format!(
-                        "{disk} {range:?}, {n} of {}, {recorded} requests of the guest",
-                        served.len()
-                    ));
-                    continue;
-                };
+                let Some(parent) = parents.get(server) else { continue };
                 let Some(at) = requests.and_then(|requests| requests.iter().position(|one| one == parent))
                 else {
                     outcome.merge(recorded, disk, *range, *parent);
@@ -351,6 +344,19 @@ impl Outcome {
                 last = Some(at);
             }
         }
+        for (key, requests) in &recorded.guest {
+            let served = recorded.qemu.get(key).map_or(&[][..], |served| served);
+            let parents: Vec<_> = served.iter().filter_map(|server| parents.get(server)).collect();
+            if requests.iter().any(|request| !parents.contains(&request)) {
+                outcome.unlinked.push(format!(
+                    "{key:?}: {} requests, {} operations, {} linked",
+                    requests.len(),
+                    served.len(),
+                    parents.len()
+                ));
+            }
+        }
+        outcome.unlinked.truncate(20);
         outcome
     }
 
