@@ -7,7 +7,7 @@
 //! Clocks take no part in that. QEMU's own log has the number of requests, and when it took up each one: by the host's
 //! clock, between issue and completion by the guest's. So the log bounds the difference of the clocks too.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -317,19 +317,36 @@ struct Outcome {
     merged: usize,
     /// Operations below another request than theirs.
     wrong: usize,
+    /// Requests without an operation, within one that the host recorded and whose trace is not finished: the host
+    /// missed an end below it. QEMU may have merged several requests into one such operation.
+    unfinished: usize,
     /// Ranges with requests of the guest, some of which no operation of QEMU is linked to.
     unlinked: Vec<String>,
+    /// Requests that an operation on another range served: on several of them, or on whole blocks.
+    parts: BTreeMap<(String, Operation), usize>,
 }
 
 impl Outcome {
-    fn of(recorded: &Recorded, parents: &HashMap<SpanId, SpanId>) -> Outcome {
-        let mut outcome =
-            Outcome { requests: recorded.guest.values().map(Vec::len).sum(), ..Outcome::default() };
+    fn of(recorded: &Recorded, spans: &[Span]) -> Outcome {
+        let parents: HashMap<SpanId, SpanId> =
+            spans.iter().filter_map(|span| Some((span.id, span.parent?))).collect();
+        let finished: HashSet<SpanId> = spans.iter().map(|span| span.id).collect();
+        // The host may see this request before it knows the disks.
+        let is_probe = |(disk, range): &(String, Operation)| disk == "vda" && range.1 == PROBED * 512;
+        let probes: Vec<SpanId> = recorded
+            .guest
+            .iter()
+            .filter(|(key, _)| is_probe(key))
+            .flat_map(|(_, spans)| spans.clone())
+            .collect();
+        let all: usize = recorded.guest.values().map(Vec::len).sum();
+        let mut outcome = Outcome { requests: all - probes.len(), ..Outcome::default() };
         for ((disk, range), served) in &recorded.qemu {
             let requests = recorded.guest.get(&(disk.clone(), *range));
             let mut last = None;
             for (n, server) in served.iter().enumerate() {
-                let Some(parent) = parents.get(server) else { continue };
+                let parent = parents.get(server).filter(|parent| !probes.contains(parent));
+                let Some(parent) = parent else { continue };
                 let Some(at) = requests.and_then(|requests| requests.iter().position(|one| one == parent))
                 else {
                     outcome.merge(recorded, disk, *range, *parent);
@@ -344,17 +361,33 @@ impl Outcome {
                 last = Some(at);
             }
         }
-        for (key, requests) in &recorded.guest {
+        let unfinished: Vec<&(String, Operation)> = recorded
+            .qemu
+            .iter()
+            .filter(|(_, served)| served.iter().any(|server| !finished.contains(server)))
+            .map(|(key, _)| key)
+            .collect();
+        let contains = |(of, outer): &(String, Operation), (disk, range): &(String, Operation)| {
+            of == disk && outer.0 == range.0 && outer.1 <= range.1 && range.1 + range.2 <= outer.1 + outer.2
+        };
+        for (key, requests) in recorded.guest.iter().filter(|(key, _)| !is_probe(key)) {
             let served = recorded.qemu.get(key).map_or(&[][..], |served| served);
-            let parents: Vec<_> = served.iter().filter_map(|server| parents.get(server)).collect();
-            if requests.iter().any(|request| !parents.contains(&request)) {
-                outcome.unlinked.push(format!(
-                    "{key:?}: {} requests, {} operations, {} linked",
-                    requests.len(),
-                    served.len(),
-                    parents.len()
-                ));
+            let own = |server: &&SpanId| parents.get(server).is_some_and(|parent| requests.contains(parent));
+            let linked = served.iter().filter(own).count();
+            let parts = outcome.parts.get(key).copied().unwrap_or_default();
+            let without = requests.len().saturating_sub(linked + parts);
+            if without == 0 {
+                continue;
             }
+            let is_unfinished = unfinished.iter().any(|operation| contains(operation, key));
+            outcome.unfinished += if is_unfinished { without } else { 0 };
+            outcome.unlinked.push(format!(
+                "{key:?}: {} requests, {} operations, {} linked{}",
+                requests.len(),
+                served.len(),
+                linked + parts,
+                if is_unfinished { ", unfinished" } else { "" }
+            ));
         }
         outcome.unlinked.truncate(20);
         outcome
@@ -379,23 +412,27 @@ impl Outcome {
                 if (start, end) == (at / 4096 * 4096, (at + length).next_multiple_of(4096)) =>
             {
                 self.linked += 1;
+                *self.parts.entry((disk.to_owned(), (operation, at, length))).or_default() += 1;
             }
             Some((_, at, length)) if at == start => {
                 // Requests of the guest from the parent's end on.
-                let (mut next, mut parts) = (at + length, 1);
+                let (mut next, mut parts) = (at + length, vec![(operation, at, length)]);
                 while next < end {
                     let follows = |(name, range): &&(String, Operation)| {
                         name == disk && (range.0, range.1) == (operation, next) && next + range.2 <= end
                     };
                     let Some((_, range)) = recorded.guest.keys().find(follows) else { break };
-                    (next, parts) = (next + range.2, parts + 1);
+                    next += range.2;
+                    parts.push(*range);
                 }
-                let is_whole = next == end;
-                (self.linked, self.merged, self.wrong) = (
-                    self.linked + if is_whole { parts } else { 0 },
-                    self.merged + usize::from(is_whole),
-                    self.wrong + usize::from(!is_whole),
-                );
+                if next != end {
+                    self.wrong += 1;
+                    return;
+                }
+                (self.linked, self.merged) = (self.linked + parts.len(), self.merged + 1);
+                for range in parts {
+                    *self.parts.entry((disk.to_owned(), range)).or_default() += 1;
+                }
             }
             _ => self.wrong += 1,
         }
@@ -411,17 +448,30 @@ fn each_request_of_a_guest_has_qemus_operation_in_its_trace() {
     let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
     let modes = std::env::var("BLKKIN_VM_MODES").unwrap_or_else(|_| MODES.to_owned());
     for mode in modes.split_whitespace() {
-        let (outcome, lost) = or_skip!(run(&kernel, &binary, mode));
-        println!("{mode}: {outcome:?}; the host lost {lost} records");
+        let (outcome, lost, refused) = or_skip!(run(&kernel, &binary, mode));
+        println!("{mode}: the host lost {lost} records, {refused} endpoints refused; {outcome:?}");
         assert_eq!(outcome.wrong, 0, "{mode}");
         // An operation whose end the host missed is not finished when it is looked for.
-        let alone = (outcome.requests - outcome.linked) as u64;
-        assert!(alone <= outcome.requests as u64 / 1_000 + lost, "{mode}: {outcome:?}");
+        assert!(lost > 0 || outcome.unfinished == 0, "{mode}: {outcome:?}");
+        let alone = outcome.requests.saturating_sub(outcome.linked + outcome.unfinished);
+        // A busy machine knows the clocks to some ms only. Then a choice between two equal requests is refused.
+        assert!(
+            alone as u64 <= outcome.requests as u64 / 1_000 + lost + refused,
+            "{mode}: lost {lost}, refused {refused}, {outcome:?}"
+        );
+        assert!(refused <= outcome.requests as u64 / 100, "{mode}: refused {refused}, {outcome:?}");
     }
 }
 
-/// Runs the workload with images of this mode. Returns also the number of records that the host lost.
-fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64), String> {
+/// Returns the number of endpoints of disks that had a choice, of the aggregator's last line.
+fn refused(counts: &str) -> u64 {
+    let (before, _) = counts.rsplit_once(" refused").expect("the aggregator counts refused endpoints");
+    before.rsplit(' ').next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+/// Runs the workload with images of this mode. Returns also the number of records that the host lost, and of
+/// endpoints that the aggregator refused.
+fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64, u64), String> {
     let broker = Broker::start()?;
     let folder = tempfile::tempdir().unwrap();
     let guests = folder.path().join("guests");
@@ -457,14 +507,12 @@ fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64), Strin
     println!("{mode}: QEMU logged {} requests; flushes of guest and QEMU: {:?}", log.len(), recorded.flushes);
     assert_clocks(mode, &recorded, &log);
     let spans = spans(&settings);
-    let parents: HashMap<SpanId, SpanId> =
-        spans.iter().filter_map(|span| Some((span.id, span.parent?))).collect();
-    let outcome = Outcome::of(&recorded, &parents);
+    let outcome = Outcome::of(&recorded, &spans);
     // Some of QEMU's log precede the guest's agent. It has no line of virtio-scsi's.
     let of_log = |((disk, _), requests): (&(String, Operation), &Vec<SpanId>)| {
         if disk == "sda" { 0 } else { requests.len() }
     };
     let expected: usize = recorded.guest.iter().map(of_log).sum();
     assert!((expected..expected + 20).contains(&log.len()), "{}, not {expected}: {outcome:?}", log.len());
-    Ok((outcome, recorded.lost[1]))
+    Ok((outcome, recorded.lost[1], refused(&counts)))
 }

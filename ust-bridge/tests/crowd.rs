@@ -382,7 +382,8 @@ fn run(lab: &Lab, program: &Path) -> Ring {
         match reads.get(&report.process) {
             Some(reads) => {
                 let dropped = reads.before_session_start(report);
-                (before_session_start, dropped_max) = (before_session_start + dropped, dropped_max.max(dropped));
+                (before_session_start, dropped_max) =
+                    (before_session_start + dropped, dropped_max.max(dropped));
             }
             None if report.emitted_max > 0 => unread.push(report),
             None => {}
