@@ -151,6 +151,10 @@ pub(crate) struct TopArgs {
 )]
 #[command(after_help = after_help::AGENT)]
 pub(crate) struct AgentArgs {
+    /// Share of this machine's CPUs that tracing may take (1%): the agent records fewer operations, one in
+    /// N, where it would take more
+    #[arg(long, value_name = "SHARE", help_heading = "How to trace", conflicts_with = "replay")]
+    pub(crate) budget: Option<String>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
     #[command(flatten)]
@@ -511,6 +515,9 @@ pub(crate) struct FilterArgs {
     /// sampled flag), whatever --slower-than and --errors-only select
     #[arg(long, value_enum, default_value = "off", value_name = "on|off", hide_possible_values = true)]
     pub(crate) sampled_by_program: Switch,
+    /// Record one storage operation in N, chosen by its trace id before it begins: a power of two
+    #[arg(long, value_name = "1/N")]
+    pub(crate) sample: Option<String>,
     /// 0: only system calls that reached the block layer; 1: every system call, with paths; 2: raw
     /// arguments too
     #[arg(long, value_name = "LEVEL", default_value = "1")]

@@ -10,6 +10,7 @@ mod devices;
 mod machine_follower;
 mod paths;
 pub(crate) mod post_filter;
+pub(crate) mod sampling;
 mod syscalls;
 mod tasks;
 mod virtual_machines;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use blkkin_probe_abi::settings::FILTERS_MAX;
 use blkkin_tracer::enrich::devices::disk_of_partition;
 use blkkin_tracer::{AttachKind, Detail, Filter, TraceScope, Tracer, TracerConfig};
+use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::ids::{DeviceId, Pid};
 use tracing::info;
 
@@ -37,6 +39,8 @@ pub(crate) struct TraceFilter {
     machines: Vec<String>,
     /// The detail of system calls.
     pub(crate) detail: Detail,
+    /// Ratio by which the kernel side records operations; none: all.
+    pub(crate) head_sampling: Option<HeadSampling>,
     /// The rules for whole traces.
     pub(crate) post: PostFilter,
 }
@@ -86,6 +90,7 @@ impl TraceFilter {
             tree,
             machines: args.vm.clone(),
             detail,
+            head_sampling: args.sample.as_deref().map(sampling::ratio).transpose()?,
             post: PostFilter {
                 tasks: None,
                 paths,
@@ -94,6 +99,11 @@ impl TraceFilter {
                 or_sampled: args.sampled_by_program.is_on(),
             },
         })
+    }
+
+    /// Lets a budget lower the ratio of head sampling: from that of the option, or from 1.
+    pub(crate) fn sample_for_a_budget(&mut self) {
+        self.head_sampling.get_or_insert(HeadSampling::ALL);
     }
 
     /// Returns an error if a virtual machine does not run now. A service may start before it.
@@ -141,11 +151,15 @@ impl TraceFilter {
                 Attach::Kprobe => AttachKind::Kprobe,
             }),
             ring_bytes: args.ring_size.as_deref().map(units::ring_bytes).transpose()?,
-            kernel_origin: scope == TraceScope::All && self.wants_kernel_origin(),
+            kernel_origin: scope == TraceScope::All
+                && self.head_sampling.is_none()
+                && self.wants_kernel_origin(),
             contexts: context_trust::context_policy(&args.contexts)?,
             nbd: false,
             dirty_pages: false,
             machine_disks: false,
+            head_sampling: self.head_sampling,
+            budget: None,
             usdt_probes: Vec::new(),
         })
     }

@@ -16,6 +16,7 @@ mod blktrace;
 #[path = "../../bus/tests/support/mod.rs"]
 mod broker;
 mod broker_full;
+mod budget;
 mod cleanup;
 mod cli;
 mod cluster;
@@ -55,6 +56,7 @@ mod guest_thin;
 mod guest_too_old;
 mod guest_ublk;
 mod guest_zones;
+mod head_sampling;
 mod image;
 mod in_flight;
 mod install;

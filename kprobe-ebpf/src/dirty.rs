@@ -49,7 +49,7 @@ pub fn folio<R: KernelRead>(folio: Pointer, mapping: Pointer) {
         DirtyRecord {
             header: Header {
                 tag: TAG_DIRTY,
-                reserved: 0,
+                sampling: 0,
                 flags: 0,
                 len: size_of::<DirtyRecord>() as u32,
                 time_ns: bpf_ktime_get_ns(),

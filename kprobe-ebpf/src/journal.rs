@@ -87,7 +87,7 @@ pub fn commit_end() {
     let record = CommitRecord {
         header: Header {
             tag: TAG_COMMIT,
-            reserved: 0,
+            sampling: 0,
             flags: 0,
             len: size_of::<CommitRecord>() as u32,
             // SAFETY: the clock has no preconditions.

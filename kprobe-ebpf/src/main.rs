@@ -45,6 +45,7 @@ use runtime::arguments::{ArgArray, ArgRegisters, Arguments};
 use runtime::layout::offset;
 use runtime::percpu::PerCpuState;
 use runtime::read::{DirectLoad, Pointer, ProbeRead};
+use runtime::timing::timed;
 use task::{fork, page_fault, wait};
 
 /// Position of the pause among the arguments of balance_dirty_pages: where it has 8, and where it has
@@ -108,12 +109,14 @@ macro_rules! function {
     };
 }
 
-hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Read| syscall::enter::<Read>(
-    || arg(c, 0),
-    || word(c, 1)
+hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Read| timed!(
+    Program::SyscallEnter,
+    syscall::enter::<Read>(|| arg(c, 0), || word(c, 1))
 ));
-hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Read| syscall::exit::<Read>(arg(c, 0), || word(c, 1)
-    as i64));
+hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Read| timed!(
+    Program::SyscallExit,
+    syscall::exit::<Read>(arg(c, 0), || word(c, 1) as i64)
+));
 hook!("sys_enter", nbd_enter_btf, nbd_enter_raw, |c, Read| nbd::enter::<Read>(|| arg(c, 0), word(c, 1)));
 hook!("sys_exit", nbd_exit_btf, nbd_exit_raw, |c, Read| nbd::exit::<Read>(arg(c, 0), word(c, 1) as i64));
 hook!("tcp_retransmit_skb", nbd_resend_btf, nbd_resend_raw, |c, Read| {
@@ -124,18 +127,30 @@ hook!("inet_sock_set_state", nbd_end_btf, nbd_end_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     nbd::tcp::state_change(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
 });
-hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Read| bio::queue::<Read>(arg(c, 0)));
+hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Read| timed!(
+    Program::BioQueue,
+    bio::queue::<Read>(arg(c, 0))
+));
 hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Read| bio::complete::<Read>(arg(c, 1)));
-hook!("block_io_start", request_start_btf, request_start_raw, |c, Read| request::start::<Read>(arg(c, 0)));
+hook!("block_io_start", request_start_btf, request_start_raw, |c, Read| timed!(
+    Program::RequestStart,
+    request::start::<Read>(arg(c, 0))
+));
 hook!("block_getrq", request_take_btf, request_take_raw, |c, Read| legacy_request::on_getrq::<Read>(arg(
     c, 0
 )));
 hook!("block_rq_insert", request_insert_btf, request_insert_raw, |c, Read| request::insert::<Read>(arg(
     c, 0
 )));
-hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Read| request::issue::<Read>(arg(c, 0)));
+hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Read| timed!(
+    Program::RequestIssue,
+    request::issue::<Read>(arg(c, 0))
+));
 hook!("block_rq_complete", request_complete_btf, request_complete_raw, |c, Read| {
-    request::complete::<Read>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
+    timed!(
+        Program::RequestComplete,
+        request::complete::<Read>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
+    )
 });
 hook!("block_rq_merge", request_merge_btf, request_merge_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
@@ -155,9 +170,12 @@ hook!("page_fault_user", fault_enter_btf, fault_enter_raw, |c, Read| {
     page_fault::begin_any(word(c, 0))
 });
 hook!("writeback_dirty_folio", dirty_btf, dirty_raw, |c, Read| dirty::folio::<Read>(arg(c, 0), arg(c, 1)));
-hook!("io_uring_submit_req", async_submit_btf, async_submit_raw, |c, Read| uring::submit::<Read>(arg(c, 0)));
-hook!("io_uring_submit_sqe", async_submit_sqe_btf, async_submit_sqe_raw, |c, Read| {
+hook!("io_uring_submit_req", async_submit_btf, async_submit_raw, |c, Read| timed!(
+    Program::AsyncSubmit,
     uring::submit::<Read>(arg(c, 0))
+));
+hook!("io_uring_submit_sqe", async_submit_sqe_btf, async_submit_sqe_raw, |c, Read| {
+    timed!(Program::AsyncSubmit, uring::submit::<Read>(arg(c, 0)))
 });
 hook!("io_uring_queue_async_work", async_queue_btf, async_queue_raw, |c, Read| {
     file::moves::on_async_work::<Read>(arg(c, 0));
@@ -165,7 +183,7 @@ hook!("io_uring_queue_async_work", async_queue_btf, async_queue_raw, |c, Read| {
 });
 hook!("io_uring_complete", async_complete_btf, async_complete_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
-    uring::complete(arg(c, 1))
+    timed!(Program::AsyncComplete, uring::complete(arg(c, 1)))
 });
 hook!("ext4_sync_file_enter", sync_enter_btf, sync_enter_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
@@ -245,13 +263,16 @@ pub extern "C" fn task_fork_raw(context: *mut c_void) -> i32 {
 }
 
 function!("x64_sys_call", call_enter_fentry, call_enter_kprobe, |c, Read, Args| {
-    syscall::enter::<Read>(|| Args::pointer(c, 0), || Args::word(c, 1) as u32 as u64)
+    timed!(
+        Program::SyscallEnter,
+        syscall::enter::<Read>(|| Args::pointer(c, 0), || Args::word(c, 1) as u32 as u64)
+    )
 });
 function!("submit_bio_noacct_nocheck", bio_queue_fentry, bio_queue_kprobe, |c, Read, Args| {
-    bio::submit::<Read>(Args::pointer(c, 0))
+    timed!(Program::BioQueue, bio::submit::<Read>(Args::pointer(c, 0)))
 });
 function!("blk_mq_start_request", request_issue_fentry, request_issue_kprobe, |c, Read, Args| {
-    request::issue::<Read>(Args::pointer(c, 0))
+    timed!(Program::RequestIssue, request::issue::<Read>(Args::pointer(c, 0)))
 });
 function!("ext4_sync_file", sync_enter_fentry, sync_enter_kprobe, |c, Read, Args| {
     let _: core::marker::PhantomData<Read>;
@@ -273,7 +294,7 @@ function!("exit_files", task_exit_fentry, task_exit_kprobe, |c, Read, Args| {
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "fentry/syscall_exit_to_user_mode_prepare")]
 pub extern "C" fn call_exit_fentry(context: *mut c_void) -> i32 {
-    syscall::exit_to_user_mode::<DirectLoad>(ArgArray::pointer(context, 0));
+    timed!(Program::SyscallExit, syscall::exit_to_user_mode::<DirectLoad>(ArgArray::pointer(context, 0)));
     0
 }
 

@@ -12,8 +12,8 @@ pub const TAGS: usize = 8;
 pub const FIRED: usize = 0;
 /// First slot of `dropped[tag]`.
 pub const DROPPED: usize = TAGS;
-/// System calls that a traced task entered and that passed the filter. Less `fired[TAG_SYSCALL]`
-/// and `SYSCALLS_FILTERED`: the system calls still open.
+/// System calls that a traced task entered and that passed the filter. Less
+/// `fired[TAG_SYSCALL]`, `SYSCALLS_FILTERED` and `CALLS_UNSAMPLED`: the system calls still open.
 pub const SYSCALLS_ENTERED: usize = 2 * TAGS;
 /// System calls dropped at return by a filter that is only known then (threshold, errors, device).
 pub const SYSCALLS_FILTERED: usize = SYSCALLS_ENTERED + 1;
@@ -107,8 +107,8 @@ pub const FAULTS_FILTERED: usize = FAULTS_DROPPED + 1;
 pub const DIRTY_FIRED: usize = FAULTS_FILTERED + 1;
 /// Records of dirty pages for which the ring had no room.
 pub const DIRTY_DROPPED: usize = DIRTY_FIRED + 1;
-/// Submissions of asynchronous I/O that are traced. Less `ASYNC_FIRED` and `ASYNC_FILTERED`: those
-/// not complete yet.
+/// Submissions of asynchronous I/O that are traced. Less `ASYNC_FIRED`,
+/// `ASYNC_FILTERED` and its part of `CALLS_UNSAMPLED`: those not complete yet.
 pub const ASYNC_SUBMITTED: usize = DIRTY_DROPPED + 1;
 /// Records of asynchronous I/O due.
 pub const ASYNC_FIRED: usize = ASYNC_SUBMITTED + 1;
@@ -127,9 +127,19 @@ pub const WAITS_DROPPED: usize = WAITS_FIRED + 1;
 /// Files whose name another file displaced. Each is emitted again at its next use.
 pub const NAMES_DISPLACED: usize = WAITS_DROPPED + 1;
 
+/// System calls and submissions of asynchronous I/O that head sampling left out.
+pub const CALLS_UNSAMPLED: usize = NAMES_DISPLACED + 1;
+
+/// Runs of the programs that measure themselves: see [`TIMED_EVERY`].
+pub const RUNS: usize = CALLS_UNSAMPLED + 1;
+/// Sum of the ns of the runs that were measured.
+pub const TIMED_NS: usize = RUNS + 1;
+/// Runs of a program on a CPU of which the last is measured.
+pub const TIMED_EVERY: u64 = 64;
+
 /// Number of counters.
-pub const COUNTERS: usize = NAMES_DISPLACED + 1;
+pub const COUNTERS: usize = TIMED_NS + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then the state that only the
 /// eBPF side uses.
-pub const PER_CPU_WORDS: usize = COUNTERS + 55;
+pub const PER_CPU_WORDS: usize = COUNTERS + 57;

@@ -149,8 +149,10 @@ pub struct AsyncIo {
     pub opcode: u8,
     pub sqe_flags: u8,
     pub interface: u8,
+    /// Ratio, like [`Header::sampling`](crate::record::Header::sampling).
+    pub sampling: u8,
     /// Zero.
-    pub reserved: [u8; 5],
+    pub reserved: [u8; 4],
 }
 
 plain! {

@@ -8,6 +8,7 @@
 //!   [`layout`]),
 //! - the **counters** of fired and dropped records ([`counters`]),
 //! - the bios and requests **in flight** ([`in_flight`]),
+//! - the rule of **head sampling** ([`head_sampling`]),
 //! - the **totals** of block requests that are counted instead of recorded ([`totals`]),
 //! - the location and head of **thread contexts** ([`context`]).
 //!
@@ -26,6 +27,7 @@ pub mod context;
 pub mod counters;
 pub mod excluded_paths;
 pub mod fault;
+pub mod head_sampling;
 pub mod in_flight;
 pub mod layout;
 pub mod record;

@@ -20,8 +20,9 @@ use crate::plain;
 pub struct Header {
     /// Kind of record: `TAG_*`.
     pub tag: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Of a system call or a submission of asynchronous I/O that is the root of its trace: head
+    /// sampling keeps one root in 2 to the power of this. Otherwise zero.
+    pub sampling: u8,
     /// Flags specific to the tag: `SYSCALL_*`, `BIO_*`, `REQUEST_*`, `TASK_*`, `FILE_*`.
     pub flags: u16,
     /// Bytes of the whole record, including this header and any tail.
@@ -631,6 +632,8 @@ pub const ASYNC_HAS_FD: u16 = 1 << 4;
 pub const ASYNC_HAS_RESULT: u16 = 1 << 5;
 /// A write of `result` bytes at `offset` into the page cache of a regular file.
 pub const ASYNC_WRITES_PAGE_CACHE: u16 = 1 << 6;
+/// In the table only: head sampling leaves the submission out, and its bios.
+pub const ASYNC_UNSAMPLED: u16 = 1 << 7;
 
 /// Asynchronous I/O, from its submission to its completion.
 ///

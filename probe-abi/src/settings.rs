@@ -17,7 +17,8 @@ pub const ORIGIN_ALL: u32 = 1;
 /// queued in other system calls cannot be distinguished from page faults.
 pub const ORIGIN_SYSCALLS: u32 = 2;
 /// Bios outside a traced system call: as ORIGIN_TASKS, if they carry pages of a file, which a path
-/// filter may select.
+/// filter may select. With head sampling too: other bios of a worker may be below an operation that is
+/// left out.
 pub const ORIGIN_PAGES: u32 = 3;
 
 /// Value of `block_only`: drop all system calls that queued no bio (detail 0).
@@ -91,6 +92,10 @@ pub struct Settings {
     pub async_io: u32,
     /// ns of one tick of the kernel's timer (TICK_NSEC).
     pub tick_ns: u32,
+    /// 1: head sampling, by the ratio in its map: see [`head_sampling`](crate::head_sampling).
+    pub head_sampling: u32,
+    /// 1: the programs that run most measure themselves.
+    pub timed: u32,
     /// Operations of io_uring that are traced: bit n is operation n (`IORING_OP_*`).
     pub async_operations: u64,
     /// Process ids, any of which matches.
@@ -174,7 +179,7 @@ pub struct PageCompletion {
     pub reserved: u32,
 }
 
-plain! { PointerStep = 24, PageCompletion = 16, Settings = 984 }
+plain! { PointerStep = 24, PageCompletion = 16, Settings = 992 }
 
 /// Entries of the system call table: the highest number that blkkin traces is 437 (openat2).
 pub const SYSCALL_NUMBERS: usize = 512;
@@ -207,7 +212,7 @@ impl SyscallShape {
     /// A path filter is set, and the call is about the files of its descriptors only: it is excluded
     /// if their paths are.
     pub const EXCLUDABLE: u32 = 1 << 26;
-    /// In a task's state: the open system call is excluded by its files' paths.
+    /// In a task's state: the open system call is excluded by its files' paths, or by head sampling.
     pub const EXCLUDED: u32 = 1 << 27;
     const FD_SHIFT: u32 = 4;
     const SECOND_FD_SHIFT: u32 = 8;

@@ -347,6 +347,7 @@ fn losses(losses: &Losses) -> Value {
             "truncated": losses.truncated,
             "in_flight": losses.in_flight,
             "filtered": losses.filtered,
+            "unsampled": losses.unsampled,
             "names_displaced": losses.names_displaced,
         },
     })

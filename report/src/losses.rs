@@ -68,6 +68,8 @@ pub struct Losses {
     pub dirty_writes_evicted: u64,
     /// Calls excluded by a filter.
     pub filtered: u64,
+    /// Calls that head sampling left out.
+    pub unsampled: u64,
     /// Files whose path was to be sent again.
     pub names_displaced: u64,
     /// Counters of thread contexts.
@@ -138,6 +140,7 @@ impl From<&SourceStats> for Losses {
             truncated: stats.calls_truncated + stats.files_truncated,
             compat: stats.calls_compat,
             filtered: stats.calls_filtered,
+            unsampled: stats.calls_unsampled,
             names_displaced: stats.names_displaced,
             paths_failed: stats.paths_failed,
             contexts: ContextStats {
@@ -221,6 +224,7 @@ impl Losses {
             ("truncated (path cut)", self.truncated),
             ("still in flight at the end", self.in_flight),
             ("calls filtered", self.filtered),
+            ("calls not sampled", self.unsampled),
             ("calls whose thread context could not be read", self.contexts.unread),
             ("calls with an invalid thread context", self.contexts.invalid),
             ("calls with more thread attributes than are read", self.contexts.attributes_cut),

@@ -10,10 +10,12 @@ use blkkin_probe_abi::settings::{
 };
 use blkkin_wire::async_io;
 use blkkin_wire::clock::DurationNs;
+use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
 use blkkin_wire::syscalls::{Arch, SyscallClass, SyscallId};
 
 use crate::attach::probes::AttachKind;
+use crate::budget::Budget;
 use crate::enrich::contexts::policy::ContextPolicy;
 use crate::enrich::usdt;
 use crate::error::TracerError;
@@ -113,6 +115,11 @@ pub struct TracerConfig {
     pub dirty_pages: bool,
     /// Names this machine's disks as its host does: it is a virtual machine whose host links its requests.
     pub machine_disks: bool,
+    /// Ratio by which roots are recorded at first; none: each root, and the ratio cannot be changed.
+    /// It leaves the kernel's own work out ([`TracerConfig::kernel_origin`]).
+    pub head_sampling: Option<HeadSampling>,
+    /// Share of the machine's CPUs that tracing may take. Head sampling keeps it, so it must be on.
+    pub budget: Option<Budget>,
     /// USDT probes to attach; traced tasks record events there.
     pub usdt_probes: Vec<usdt::UsdtProbe>,
 }
@@ -130,6 +137,8 @@ impl Default for TracerConfig {
             nbd: false,
             dirty_pages: false,
             machine_disks: false,
+            head_sampling: None,
+            budget: None,
             usdt_probes: Vec::new(),
         }
     }
@@ -174,7 +183,8 @@ impl TracerConfig {
             kernel_origin: match (self.kernel_origin, filter.syscalls.is_empty()) {
                 (true, _) => ORIGIN_ALL,
                 (false, false) => ORIGIN_SYSCALLS,
-                (false, true) if filter.paths.is_empty() => ORIGIN_TASKS,
+                // A worker's bio may be below an operation that is left out.
+                (false, true) if filter.paths.is_empty() && self.head_sampling.is_none() => ORIGIN_TASKS,
                 (false, true) => ORIGIN_PAGES,
             },
             inherit_by_tid: self.attach.is_some_and(|kind| !kind.is_typed()).into(),
@@ -186,6 +196,8 @@ impl TracerConfig {
             contexts: self.contexts_bits(),
             async_io: self.traces_async_io().into(),
             tick_ns: 0,
+            head_sampling: self.head_sampling.is_some().into(),
+            timed: self.budget.is_some().into(),
             async_operations: async_io::traced_operations(),
             pointer_steps: [PointerStep::default(); POINTER_STEPS_MAX],
             page_completions: [PageCompletion::default(); PAGE_COMPLETIONS_MAX],

@@ -16,6 +16,8 @@
 //!   [`enrich::nbd`] builds NBD client spans, [`enrich::usdt`] records USDT events, and
 //!   `enrich::contexts` finds OpenTelemetry contexts.
 //! - [`path_filter`]: excludes system calls by the paths of their files.
+//! - [`head_sampling`]: the ratio of the roots that are recorded.
+//! - [`budget`]: the time that tracing takes, and the ratio that keeps it within a budget.
 //! - [`stats`]: counters, and what remains of them after a crash.
 //! - [`mod@load`] loads and attaches the programs, and [`mod@reader_loop`] reads their rings until it
 //!   is stopped.
@@ -28,6 +30,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
+pub mod budget;
 pub mod config;
 
 pub mod attach;
@@ -38,6 +41,7 @@ pub mod enrich;
 
 pub mod stats;
 
+pub mod head_sampling;
 pub mod path_filter;
 
 pub mod load;

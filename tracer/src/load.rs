@@ -38,6 +38,7 @@ use crate::attach::req_op::ReqOpTable;
 use crate::attach::symbols::{KernelSymbol, Symbols};
 use crate::attach::{OBJECT, kernel};
 use crate::aya_error::{error_chain, missing_map};
+use crate::budget::{BudgetKeeper, BudgetStatus};
 use crate::clock;
 use crate::config::{TraceScope, TracerConfig};
 use crate::enrich::contexts::config::ContextConfig;
@@ -51,6 +52,7 @@ use crate::enrich::usdt::UsdtProbe;
 use crate::enrich::usdt::events::UsdtCollector;
 use crate::enrich::virtual_machines::MachineWatcher;
 use crate::error::TracerError;
+use crate::head_sampling::HeadSamplingRatio;
 use crate::identity;
 use crate::path_filter::{self, PathFilter};
 use crate::privilege;
@@ -115,6 +117,10 @@ pub struct Tracer {
     pub(crate) path_filter: Option<PathFilter>,
     /// The kernel's own I/O is recorded for every task.
     whole_machine: bool,
+    /// Keeps a budget by head sampling.
+    pub(crate) budget: Option<BudgetKeeper>,
+    /// Ratio of head sampling, if it is on without a budget.
+    _head_sampling: Option<HeadSamplingRatio>,
 }
 
 impl Tracer {
@@ -260,6 +266,12 @@ impl Tracer {
             [] => None,
             patterns => Some(PathFilter::take(&mut ebpf, patterns.to_vec(), config.nbd)?),
         };
+        let head_sampling =
+            config.head_sampling.map(|ratio| HeadSamplingRatio::take(&mut ebpf, ratio)).transpose()?;
+        let (budget, head_sampling) = match (config.budget, head_sampling) {
+            (Some(budget), Some(ratio)) => (Some(BudgetKeeper::new(budget, ratio)), None),
+            (_, ratio) => (None, ratio),
+        };
         let task_marks = task_marks(&ebpf)?;
         let (attached, probe_reports) = (Vec::new(), Vec::new());
         let operations = types.operations.clone();
@@ -290,6 +302,8 @@ impl Tracer {
             keeps_dirty_events: false,
             path_filter,
             whole_machine: config.kernel_origin,
+            budget,
+            _head_sampling: head_sampling,
         })
     }
 
@@ -369,6 +383,11 @@ impl Tracer {
     /// number of threads marked now.
     pub fn trace_process_tree(&self, pid: Pid) -> Result<usize, TracerError> {
         self.task_marks.mark_tree(pid)
+    }
+
+    /// Returns what the budget does, if there is one.
+    pub fn budget(&self) -> Option<BudgetStatus> {
+        self.budget.as_ref().map(BudgetKeeper::status)
     }
 
     /// Returns a second handle of the marks of traced tasks.

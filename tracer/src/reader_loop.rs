@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use aya::programs::Program;
 use blkkin_bus::Publisher;
-use blkkin_probe_abi::counters::{USDT_DROPPED, USDT_FIRED};
+use blkkin_probe_abi::counters::{COUNTERS, USDT_DROPPED, USDT_FIRED};
 use blkkin_probe_abi::settings::Program as KernelProgram;
 use blkkin_wire::batch::{EventBatch, RecordStats, SourceStats};
 use blkkin_wire::clock::{ClockAnchor, MonotonicNs};
@@ -211,23 +211,31 @@ impl EventLoop {
     /// Returns counters that are at most [`STATS_MAX_AGE`] old.
     fn recent_stats(&mut self) -> Result<SourceStats, TracerError> {
         if self.stats_cache.1.is_none_or(|read| read.elapsed() >= STATS_MAX_AGE) {
-            self.stats_cache = (self.stats()?, Some(Instant::now()));
+            let kernel = self.tracer.counters.read()?;
+            if let Some(budget) = &mut self.tracer.budget {
+                budget.update(&kernel)?;
+            }
+            self.stats_cache = (self.stats_of(&kernel), Some(Instant::now()));
         }
         Ok(self.stats_cache.0.clone())
     }
 
     /// Reads and reconciles all counters, and updates the shared ones.
     fn stats(&self) -> Result<SourceStats, TracerError> {
-        let kernel = self.tracer.counters.read()?;
-        let mut stats = reconcile(&kernel, &self.rings.recorded, self.recursion_misses);
+        Ok(self.stats_of(&self.tracer.counters.read()?))
+    }
+
+    /// Reconciles these counters, and updates the shared ones.
+    fn stats_of(&self, kernel: &[u64; COUNTERS]) -> SourceStats {
+        let mut stats = reconcile(kernel, &self.rings.recorded, self.recursion_misses);
         self.watcher.iter().for_each(|watcher| watcher.stats.fill(&mut stats));
         self.rings.page_origins.fill(&mut stats);
         self.rings.waits.fill(&mut stats);
         self.tracer.device_bytes.set([&self.rings.device_bytes, &self.rings.page_origins.device_bytes]);
         if let (Some(handle), Some(requests)) = (&self.tracer.nbd_handle, &self.rings.nbd) {
-            handle.set(requests.stats(&kernel));
+            handle.set(requests.stats(kernel));
         }
-        Ok(stats)
+        stats
     }
 
     /// Detaches all programs, drains the rings, and publishes the last batch.

@@ -78,7 +78,7 @@ pub struct RequestTotal {
     pub queue_ns: u64,
     /// ns between issue and completion.
     pub device_ns: u64,
-    /// Requests by time in the queue: see [`bounds_of`](blkkin_probe_abi::totals::bounds_of).
+    /// Requests by time in the queue: see [`bounds_of`].
     pub queue: Box<[u64; BUCKETS]>,
     /// Requests by time in the device.
     pub device: Box<[u64; BUCKETS]>,

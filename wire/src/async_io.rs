@@ -14,6 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonotonicNs;
+use crate::head_sampling::HeadSampling;
 use crate::ids::{FileId, SpanId, TaskRef};
 
 /// Interface through which a program submits.
@@ -85,6 +86,9 @@ pub struct AsyncIoEvent {
     pub sqe_flags: u8,
     /// True for a write into the page cache of a regular file. A later bio carries its bytes.
     pub writes_page_cache: bool,
+    /// Ratio by which roots were recorded when it was submitted. Of a submission below a system call it is
+    /// the call's that counts.
+    pub sampling: HeadSampling,
 }
 
 /// `IORING_SETUP_*` (include/uapi/linux/io_uring.h).
@@ -162,6 +166,7 @@ impl AsyncIoEvent {
             ring_flags: 0,
             sqe_flags: 0,
             writes_page_cache: false,
+            sampling: HeadSampling::ALL,
         }
     }
 }

@@ -19,7 +19,8 @@ pub struct SourceStats {
     pub commits: RecordStats,
     /// Task and file events.
     pub names: RecordStats,
-    /// System calls entered by traced tasks: `calls.fired` + `calls_filtered` + calls still open.
+    /// System calls entered by traced tasks: `calls.fired` + `calls_filtered` + `calls_unsampled` + calls still
+    /// open.
     pub calls_entered: u64,
     /// System calls dropped by a filter of the kernel side: at entry by the paths of their files, or at
     /// return (duration threshold, errors only, block I/O only).
@@ -108,6 +109,8 @@ pub struct SourceStats {
     /// Events that a flight recorder overwrote before anything asked for them. They were recorded, so this is no
     /// loss.
     pub events_overwritten: u64,
+    /// System calls and submissions of asynchronous I/O that head sampling left out.
+    pub calls_unsampled: u64,
 }
 
 /// Record counters of one kind: fired = recorded + dropped. The record of a pair counts as a bio

@@ -19,6 +19,7 @@ use crate::async_io::AsyncIoEvent;
 use crate::call_waits::CallWaits;
 use crate::clock::{MonotonicNs, OptionalNs};
 use crate::daemon_span::DaemonSpanEvent;
+use crate::head_sampling::HeadSampling;
 use crate::ids::{CgroupId, DeviceId, Fd, FileId, Pid, Sector, SpanId, TaskId, Tid, Uid};
 pub use crate::op::BlockOp;
 pub use crate::page_fault::{DirtyEvent, FaultEvent};
@@ -207,6 +208,8 @@ pub struct SyscallEvent {
     pub writes_page_cache: bool,
     /// True if the call reads a regular file that is not open for direct I/O.
     pub reads_page_cache: bool,
+    /// Ratio by which calls were recorded when it was made.
+    pub sampling: HeadSampling,
     /// Waits of the call inside the kernel; none if it did not wait. Boxed: an event is
     /// moved several times, and few have some.
     pub waits: Option<Box<CallWaits>>,
@@ -237,6 +240,7 @@ impl SyscallEvent {
             attributes: None,
             writes_page_cache: false,
             reads_page_cache: false,
+            sampling: HeadSampling::ALL,
             waits: None,
         }
     }

@@ -27,6 +27,7 @@ pub mod daemon_span;
 pub mod disk_request;
 pub mod event;
 pub mod fragment;
+pub mod head_sampling;
 pub mod ids;
 pub mod in_flight;
 pub mod op;

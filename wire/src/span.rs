@@ -99,6 +99,9 @@ pub struct Span {
     pub links: Vec<SpanLink>,
 }
 
+/// Key of the tag that is a span's W3C trace state.
+pub const TRACE_STATE_TAG: &str = "w3c.tracestate";
+
 impl Span {
     /// Returns a span without content, which the caller completes.
     pub fn bare(trace: TraceId, id: SpanId) -> Span {

@@ -3,7 +3,7 @@
 //!
 //! *In*: [`Span`]s. *Out*: an `ExportTraceServiceRequest`. *Invariant*: nothing is rounded or
 //! needlessly converted to text. Times are in ns, numbers are `int_value`, links are links with
-//! their relation as attribute `blkkin.relation`. A remote service is `peer.service`; a failed span
+//! their relation as attribute `blkkin.relation`. The tag [`TRACE_STATE_TAG`] is the field `trace_state`. A remote service is `peer.service`; a failed span
 //! has status ERROR with its reason.
 //!
 //! A service is a *resource* in OpenTelemetry: the spans of a request are grouped by it, in order
@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use blkkin_wire::span::{Span, SpanKind};
+use blkkin_wire::span::{Span, SpanKind, TRACE_STATE_TAG};
 
 use crate::protobuf as pb;
 use crate::tags::{ERROR_TAG, Value};
@@ -32,6 +32,11 @@ pub(crate) const GROUP_BYTES_MAX: usize = 80;
 pub(crate) fn encode(span: &Span, out: &mut Vec<u8>) {
     pb::bytes(out, 1, &span.trace.0.to_be_bytes());
     pb::bytes(out, 2, &span.id.0.to_be_bytes());
+    let is_state = |key: &str| key == TRACE_STATE_TAG;
+    let state = span.tags.iter().find(|(key, _)| is_state(key)).map(|(_, state)| state.into());
+    if let Some(Value::Text(state)) = state {
+        pb::text(out, 3, state);
+    }
     if let Some(parent) = span.parent {
         pb::bytes(out, 4, &parent.0.to_be_bytes());
     }
@@ -47,7 +52,7 @@ pub(crate) fn encode(span: &Span, out: &mut Vec<u8>) {
     );
     pb::fixed64(out, 7, span.start.0);
     pb::fixed64(out, 8, span.start.0.saturating_add(span.duration.0));
-    for (key, value) in span.tags.iter().filter(|(key, _)| key != ERROR_TAG) {
+    for (key, value) in span.tags.iter().filter(|(key, _)| key != ERROR_TAG && !is_state(key)) {
         attribute(9, key, &value.into(), out);
     }
     if let Some(remote) = &span.remote_service {
@@ -191,6 +196,24 @@ mod tests {
         for cut in 0..response.len() {
             let _ = rejected_spans(&response[..cut]);
         }
+    }
+
+    #[test]
+    fn the_trace_state_is_a_field_and_no_attribute() {
+        let mut sampled = span(1);
+        let plain = |span: &Span| {
+            let mut bytes = Vec::new();
+            encode(span, &mut bytes);
+            bytes
+        };
+        let without = plain(&sampled);
+        let state = blkkin_wire::span::TagValue::Text("ot=th:c".into());
+        sampled.tags.push((TRACE_STATE_TAG.into(), state));
+        let with = plain(&sampled);
+        // Field 3, of 7 bytes.
+        let expected = [&[3 << 3 | 2, 7][..], b"ot=th:c"].concat();
+        assert_eq!(with.len(), without.len() + expected.len());
+        assert!(with.windows(expected.len()).any(|window| window == expected));
     }
 
     #[test]

@@ -73,6 +73,7 @@ mod commit;
 mod daemon_span;
 mod error;
 mod fault;
+mod head_sampling;
 mod names;
 mod page_origin;
 #[cfg(test)]
@@ -100,5 +101,6 @@ pub fn spans_of(trace: &Trace) -> Vec<Span> {
         Root::Fault(fault) => fault::add(trace, fault, &mut spans),
         Root::AsyncIo | Root::Kernel | Root::Missing => block::add(&SpanPlacement::of(trace), &mut spans),
     }
+    head_sampling::add(trace, &mut spans);
     spans
 }

@@ -180,7 +180,7 @@ impl Entries {
         header: impl Fn(&mut T) -> &mut Header,
     ) {
         let len = (size_of::<T>() + tail.len()) as u32;
-        *header(&mut record) = Header { tag, reserved: 0, flags, len, time_ns };
+        *header(&mut record) = Header { tag, sampling: 0, flags, len, time_ns };
         // Aligned as in a ring: each entry begins at a multiple of 8.
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         self.bytes.extend_from_slice(bytes_of(&record));

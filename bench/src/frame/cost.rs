@@ -33,6 +33,7 @@ strace, perf trace and bpftrace's calls see system calls only; the others see bl
 - `blkkin top` counts requests and records none: [its cost](top.md#what-it-costs).
 - `--syscall`, `--device`, `--comm`, `--pid`, `--tid` and `--cgroup` filter in the kernel: what they exclude is not sent.
 - `--path` excludes a file's calls in the kernel once its path is known.
+- `--sample 1/N` records one operation in N, and `--budget` as many as a share of the CPUs allows: [sampling](sampling.md#head-sampling-in-the-kernel).
 - `--errors-only`, `--slower-than` and `--detail 0` make reports and output smaller. They do not make recording cheaper.
 
 ## Where the figures come from

@@ -142,7 +142,8 @@ fn losses(outcome: &RunOutcome) -> Losses {
 
 /// Returns the operations that were in flight when tracing ended.
 fn in_flight(stats: &SourceStats) -> u64 {
-    let calls = stats.calls_entered.saturating_sub(stats.calls.fired + stats.calls_filtered);
+    let calls =
+        stats.calls_entered.saturating_sub(stats.calls.fired + stats.calls_filtered + stats.calls_unsampled);
     let started = stats.bios_queued + stats.requests_started;
     let ended = stats.bios.fired + stats.requests.fired + stats.ends_missed;
     calls + started.saturating_sub(ended)
@@ -187,7 +188,8 @@ mod tests {
         let stats = SourceStats {
             calls: RecordStats { fired: 90, recorded: 90, dropped: 0 },
             calls_entered: 100,
-            calls_filtered: 8,
+            calls_filtered: 5,
+            calls_unsampled: 3,
             bios: RecordStats { fired: 5, recorded: 4, dropped: 1 },
             bios_queued: 6,
             requests: RecordStats { fired: 5, recorded: 5, dropped: 0 },

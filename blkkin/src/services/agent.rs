@@ -20,6 +20,7 @@
 //! The agent joins nothing: a trace across machines is complete only where their events are joined.
 //! So of `--path` it has the part that needs no whole trace (`tracer/src/path_filter/`).
 
+mod budget;
 mod config;
 mod counter_store;
 mod crash_recovery;
@@ -182,6 +183,7 @@ fn serve(
         Explained::start(tracer.device_bytes(), devices),
         tracer.unread_modules(),
     ));
+    tracer.budget().into_iter().for_each(|status| metrics.set_budget(status));
     recorder.iter().for_each(|recorder| metrics.set_flight_recorder(recorder.control()));
     let _metrics = Endpoint::start(
         args.service.metrics,

@@ -105,6 +105,7 @@ fn begin(percpu: &mut PerCpuState, state: &mut TaskState, kiocb: u64, user_iocb:
     (entry.queued_ns, entry.ring_flags, entry.sqe_flags, entry.bios) = (0, 0, 0, 0);
     entry.in_flight = 1;
     entry.interface = ASYNC_LIBAIO;
+    entry.sampling = 0;
     fill_from_program(percpu, entry);
     fill_file(percpu, entry, kiocb);
     // SAFETY: the clock has no preconditions.

@@ -47,6 +47,8 @@ pub const OF_SUBMISSION: u64 = 1;
 pub const OF_UNCOUNTED: u64 = 2;
 /// The bio has a kiocb that no record explains; its address is in the slot's walk.
 pub const OF_UNKNOWN_KIOCB: u64 = 3;
+/// The bio belongs to a submission that head sampling leaves out.
+pub const OF_UNSAMPLED: u64 = 5;
 
 /// Stores span and root of the io_uring request whose kiocb is at this address in the slot's walk, for the
 /// caller of `stacked::upper`, and counts the bio. Returns 0 if there is none.
@@ -57,6 +59,9 @@ pub fn of_kiocb(percpu: &mut PerCpuState, kiocb: u64) -> u64 {
         || percpu.read(kiocb as Pointer, offset!(io_kiocb_ctx)) != entry.context
     {
         return 0;
+    }
+    if entry.flags & ASYNC_UNSAMPLED != 0 {
+        return OF_UNSAMPLED;
     }
     entry.bios += 1;
     let uncounted = entry.bios == 1 && setting!(block_only) != 0;
@@ -120,9 +125,19 @@ pub fn set_file_name(position: u32, name: u64) {
     }
 }
 
+/// Releases the entry of a submission that head sampling leaves out.
+#[inline(always)]
+fn leave_out(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
+    table::release(entry);
+    percpu.count(CALLS_UNSAMPLED);
+}
+
 /// Ends an entry whose completion was not seen.
 #[inline(always)]
 fn end_unseen(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
+    if entry.flags & ASYNC_UNSAMPLED != 0 {
+        return leave_out(percpu, entry);
+    }
     entry.flags |= ASYNC_NO_END;
     // SAFETY: the clock has no preconditions.
     end(percpu, entry, unsafe { bpf_ktime_get_ns() });
@@ -152,7 +167,7 @@ fn end(percpu: &mut PerCpuState, entry: &mut AsyncIo, now: u64) {
         }
         put! {
             header.tag: TAG_ASYNC_IO,
-            header.reserved: 0,
+            header.sampling: entry.sampling,
             header.flags: entry.flags,
             header.len: size_of::<AsyncIoRecord>() as u32,
             header.time_ns: now,

@@ -16,14 +16,14 @@
 //! and, since 6.2, one whose entry did not fit into the queue. When the kernel uses its memory for
 //! another request, its record is written with ASYNC_NO_END.
 
-use super::{AsyncIo, SUBMISSIONS, clear_file, end, end_unseen};
+use super::{AsyncIo, SUBMISSIONS, clear_file, end, end_unseen, leave_out};
 use crate::file::view::FileView;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
 use crate::runtime::settings::setting;
 use crate::runtime::table::{self, ClaimCounters};
-use crate::task::{self, TaskState, page_writes};
+use crate::task::{self, TaskState, page_writes, sampling};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
@@ -68,6 +68,9 @@ pub fn submit<R: KernelRead>(req: Pointer) {
     // SAFETY: as above.
     unsafe { fill::<R>(percpu, entry, req, opcode) };
     place(entry, state);
+    if sampling::is_on() {
+        sample(entry, state);
+    }
     // SAFETY: the clock has no preconditions.
     entry.start_ns = unsafe { bpf_ktime_get_ns() };
 }
@@ -118,6 +121,7 @@ unsafe fn fill<R: KernelRead>(percpu: &mut PerCpuState, entry: &mut AsyncIo, req
     entry.result = 0;
     entry.opcode = opcode;
     entry.interface = ASYNC_IO_URING;
+    entry.sampling = 0;
 }
 
 /// Stores the submitter. The system call counts it like a bio; one that is recorded only with
@@ -130,6 +134,19 @@ fn place(entry: &mut AsyncIo, state: &mut TaskState) {
     entry.task_version = state.version;
     if state.span != 0 && setting!(block_only) == 0 {
         state.bios += 1;
+    }
+}
+
+/// Decides about the submission: with its call, or as a root of its own.
+#[inline(always)]
+fn sample(entry: &mut AsyncIo, state: &TaskState) {
+    let kept = match state.span {
+        0 => sampling::of(entry.span),
+        _ => (!state.is_excluded()).then_some(0),
+    };
+    match kept {
+        Some(sampling) => entry.sampling = sampling,
+        None => entry.flags |= ASYNC_UNSAMPLED,
     }
 }
 
@@ -170,6 +187,9 @@ pub fn complete(req: Pointer) {
     };
     if !same {
         return end_unseen(percpu, entry);
+    }
+    if entry.flags & ASYNC_UNSAMPLED != 0 {
+        return leave_out(percpu, entry);
     }
     // SAFETY: the clock has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };

@@ -15,7 +15,7 @@ use crate::runtime::read::{KernelRead, Pointer};
 use crate::runtime::ring;
 use crate::runtime::settings::setting;
 use crate::runtime::table::{self, ClaimCounters};
-use crate::task::{self, TaskState, page_fault};
+use crate::task::{self, TaskState, page_fault, sampling};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
@@ -73,7 +73,8 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     };
     // SAFETY: as above.
     let upper = unsafe { stacked::upper::<R>(percpu, bio, shape) };
-    let lower = upper != 0;
+    let unsampled = sampling::is_on() && upper == async_io::OF_UNSAMPLED;
+    let lower = upper != 0 && !unsampled;
     let end_io: Pointer = unsafe { R::read(bio, offset!(bio_end_io)) };
     // SAFETY: as above.
     let op = unsafe { R::read::<u32>(bio, offset!(bio_opf)) } & OP_MASK;
@@ -88,7 +89,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     let of_active_task = active && (origin == ORIGIN_TASKS || (origin == ORIGIN_PAGES && kind != 0));
     let of_this_task = span != 0 || origin == ORIGIN_ALL || of_active_task;
     // A log's record, which an excluded call writes, may be what another call waits for.
-    let excluded = shape & SyscallShape::EXCLUDED != 0;
+    let excluded = shape & SyscallShape::EXCLUDED != 0 || unsampled;
     let wanted = if excluded { kind == PAGES_LOG as u64 } else { of_this_task || of_a_worker };
     if !wanted && !lower {
         return forget(percpu, address);
@@ -232,7 +233,7 @@ pub fn end(percpu: &mut PerCpuState, entry: &mut Bio, now: u64) {
     let record = BioRecord {
         header: Header {
             tag: TAG_BIO,
-            reserved: 0,
+            sampling: 0,
             flags: entry.flags,
             len: size_of::<BioRecord>() as u32,
             time_ns: now,

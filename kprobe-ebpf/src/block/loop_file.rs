@@ -77,7 +77,7 @@ pub extern "C" fn emit_loop_range(bio: u64, span: u64, root: u64, writes: u64, n
         percpu.pages = BioPagesRecord {
             header: Header {
                 tag: TAG_BIO_PAGES,
-                reserved: 0,
+                sampling: 0,
                 flags: if writes != 0 { PAGES_WRITTEN } else { 0 },
                 len: size_of::<BioPagesRecord>() as u32,
                 time_ns: now,

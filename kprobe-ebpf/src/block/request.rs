@@ -326,7 +326,7 @@ fn end(percpu: &mut PerCpuState, entry: &mut Request, now: u64) {
     let record = RequestRecord {
         header: Header {
             tag: TAG_REQUEST,
-            reserved: 0,
+            sampling: 0,
             flags: entry.flags,
             len: size_of::<RequestRecord>() as u32,
             time_ns: now,

@@ -145,7 +145,7 @@ pub fn end(percpu: &mut PerCpuState, single: SingleBioRequest, status: u32, now:
     let record = BioRequestRecord {
         header: Header {
             tag: TAG_BIO_REQUEST,
-            reserved: 0,
+            sampling: 0,
             flags: request_part.flags | issued,
             len: size_of::<BioRequestRecord>() as u32,
             time_ns: now,

@@ -76,7 +76,8 @@ pub unsafe fn upper<R: KernelRead>(percpu: &mut PerCpuState, bio: Pointer, shape
         false => 0,
     };
     if found == async_io::OF_UNKNOWN_KIOCB {
-        let submits = shape & SyscallShape::SUBMITS_IOCBS != 0;
+        let submits =
+            shape & (SyscallShape::SUBMITS_IOCBS | SyscallShape::EXCLUDED) == SyscallShape::SUBMITS_IOCBS;
         percpu.naming.file = 0;
         found = if submits { submission_of_iocb(percpu.walk.now) } else { 0 };
         if percpu.naming.file != 0 {

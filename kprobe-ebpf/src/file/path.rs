@@ -126,7 +126,7 @@ fn write_record(percpu: &mut PerCpuState, slot: u64, number: u64) -> bool {
     let len = size_of::<FileRecord>() as u64 + used;
     draft.record.file.name = number;
     draft.record.header.tag = TAG_FILE;
-    draft.record.header.reserved = 0;
+    draft.record.header.sampling = 0;
     draft.record.header.len = len as u32;
     // SAFETY: no preconditions.
     draft.record.header.time_ns = match percpu.naming.now {

@@ -210,7 +210,7 @@ pub fn emit_reply(
     let record = NbdReplyRecord {
         header: Header {
             tag: TAG_NBD_REPLY,
-            reserved: 0,
+            sampling: 0,
             flags,
             len: size_of::<NbdReplyRecord>() as u32,
             // SAFETY: the clock has no preconditions.

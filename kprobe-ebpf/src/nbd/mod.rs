@@ -180,7 +180,7 @@ fn emit_request(
     *record = NbdRequestRecord {
         header: Header {
             tag: TAG_NBD_REQUEST,
-            reserved: 0,
+            sampling: 0,
             flags: 0,
             len: size_of::<NbdRequestRecord>() as u32,
             time_ns: 0,

@@ -99,7 +99,7 @@ pub fn retransmit(sk: Pointer, skb: Pointer) {
     let record = NbdRetransmitRecord {
         header: Header {
             tag: TAG_NBD_RETRANSMIT,
-            reserved: 0,
+            sampling: 0,
             flags: 0,
             len: size_of::<NbdRetransmitRecord>() as u32,
             time_ns,

@@ -1,5 +1,5 @@
 //! Runtime of the programs: kernel reads, hook arguments, per-CPU state, tables, frozen settings
-//! and offsets, and the rings. Nothing in it depends on the other modules.
+//! and offsets, the rings, and the programs' own time. Nothing in it depends on the other modules.
 
 pub mod arch;
 pub mod arguments;
@@ -10,3 +10,4 @@ pub mod read;
 pub mod ring;
 pub mod settings;
 pub mod table;
+pub mod timing;

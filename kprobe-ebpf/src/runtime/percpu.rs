@@ -30,6 +30,8 @@ pub struct PerCpuState {
     pub pages: BioPagesRecord,
     /// File whose path is to be read, for `name::name_file`.
     pub naming: Naming,
+    /// Clock at the begin of the open run, and the time of one reading of the clock: see `timing`.
+    pub timing: [u64; 2],
     /// First bytes of a kernel structure: see [`PerCpuState::read_head`].
     head: [u64; HEAD_BYTES / 8],
 }
@@ -126,6 +128,18 @@ impl PerCpuState {
     #[inline(always)]
     pub fn count(&mut self, counter: usize) {
         self.counters[counter] += 1;
+    }
+
+    /// Adds to a counter.
+    #[inline(always)]
+    pub fn add(&mut self, counter: usize, number: u64) {
+        self.counters[counter] += number;
+    }
+
+    /// Returns a counter.
+    #[inline(always)]
+    pub fn counted(&self, counter: usize) -> u64 {
+        self.counters[counter]
     }
 
     /// Increments a counter of a program that may interrupt itself: a uprobe program runs with

@@ -38,6 +38,8 @@ const EMPTY: Settings = Settings {
     contexts: 0,
     async_io: 0,
     tick_ns: 0,
+    head_sampling: 0,
+    timed: 0,
     async_operations: 0,
     pids: [0; FILTERS_MAX],
     tids: [0; FILTERS_MAX],

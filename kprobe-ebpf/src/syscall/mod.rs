@@ -11,8 +11,8 @@
 //! An entry that finds an open system call has missed an exit: that system call is written as
 //! incomplete, so it cannot claim the next one's bios.
 //!
-//! A call that a path filter excludes has an open span as well, which no record names: its bios must
-//! not pass for those of a page fault or of the kernel.
+//! A call that a path filter or head sampling excludes has an open span as well, which no record names:
+//! its bios must not pass for those of a page fault or of the kernel.
 
 mod capture;
 
@@ -24,7 +24,7 @@ use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::settings::{setting, shape};
-use crate::task::{self, TaskState, open_syscall, page_fault, page_writes, thread_context};
+use crate::task::{self, TaskState, open_syscall, page_fault, page_writes, sampling, thread_context};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
@@ -63,8 +63,18 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
         }
     }
     percpu.count(SYSCALLS_ENTERED);
+    let span = percpu.next_span_id(Program::SyscallEnter);
+    state.shape = shape.0;
     let fields = &mut state.record;
     fields.header.flags = 0;
+    fields.header.sampling = 0;
+    state.context_fault = 0;
+    let decided = sampling::is_on() && !thread_context::may_exist(state);
+    if decided && !sampling::samples(state, span) {
+        open_syscall::exclude(percpu, state, span, CALLS_UNSAMPLED);
+        return;
+    }
+    let fields = &mut state.record;
     fields.number = number() as u16;
     fields.task_version = state.version;
     fields.fd = -1;
@@ -82,21 +92,23 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
             R::read(regs, arch::ARGS[5]),
         ];
     }
-    state.shape = shape.0;
     state.file = 0;
     state.second_file = 0;
     if shape.fd() != 0 {
         capture::record_file(percpu, task, state, shape);
     }
     if shape.has(SyscallShape::EXCLUDABLE) && capture::has_excluded_files(state, shape) {
-        open_syscall::exclude(percpu, state);
+        open_syscall::exclude(percpu, state, span, SYSCALLS_FILTERED);
         return;
     }
     if shape.path() != 0 && setting!(path_args) != 0 {
         capture::copy_paths(state, shape);
     }
-    state.context_fault = 0;
     thread_context::read_at_entry(percpu, task, state);
+    if sampling::is_on() && !decided && !sampling::samples(state, span) {
+        open_syscall::exclude(percpu, state, span, CALLS_UNSAMPLED);
+        return;
+    }
     state.bios = 0;
     state.iocb = 0;
     // SAFETY: `task` is typed; the clock has no preconditions.
@@ -105,7 +117,7 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
         if offset!(task_run_delay) != ABSENT {
             state.run_delay = DirectLoad::read(task, offset!(task_run_delay));
         }
-        state.span = percpu.next_span_id(Program::SyscallEnter);
+        state.span = span;
         state.record.enter_ns = bpf_ktime_get_ns();
     }
 }

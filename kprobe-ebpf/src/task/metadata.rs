@@ -88,7 +88,7 @@ pub fn emit(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, reas
         put! {
             header: Header {
                 tag: TAG_TASK,
-                reserved: 0,
+                sampling: 0,
                 flags: reason | kind,
                 len: size_of::<TaskRecord>() as u32,
                 time_ns: bpf_ktime_get_ns(),

@@ -7,6 +7,7 @@
 //! - `storage`: the state of a task in task storage
 //! - `filter`, `metadata`: the task filters, and comm, user and cgroup of a task
 //! - `attributes`, `thread_context`: the OpenTelemetry context of a thread
+//! - `sampling`: which roots are left out
 //! - `page_writes`: how many write calls are open by file
 //! - `wait`: what the open system call waited for
 //! - `open_syscall`, `page_fault`: the record of the system call or the page fault that is open in
@@ -31,6 +32,7 @@ pub mod metadata;
 pub mod open_syscall;
 pub mod page_fault;
 pub mod page_writes;
+pub mod sampling;
 pub mod storage;
 pub mod thread_context;
 pub mod wait;

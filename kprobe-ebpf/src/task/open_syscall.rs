@@ -11,18 +11,18 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::context::ContextHead;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
-use blkkin_probe_abi::settings::{Program, SyscallShape};
+use blkkin_probe_abi::settings::SyscallShape;
 
-/// Opens a system call that a path filter excludes: it has a span, so that its bios are known to be
-/// its own, and no record.
+/// Opens a system call that a path filter excludes, or head sampling: it has a span, so that its bios
+/// are known to be its own, and no record. `counter` counts it.
 #[inline(always)]
-pub fn exclude(percpu: &mut PerCpuState, state: &mut TaskState) {
+pub fn exclude(percpu: &mut PerCpuState, state: &mut TaskState, span: u64, counter: usize) {
     page_writes::end(state);
     state.shape |= SyscallShape::EXCLUDED;
     state.bios = 0;
     state.iocb = 0;
-    state.span = percpu.next_span_id(Program::SyscallEnter);
-    percpu.count(SYSCALLS_FILTERED);
+    state.span = span;
+    percpu.count(counter);
 }
 
 /// Writes the record of a system call whose exit was missed.
@@ -59,7 +59,6 @@ pub fn write(percpu: &mut PerCpuState, state: &mut TaskState, now: u64) {
     let record = &mut state.record;
     let len = size_of::<SyscallRecord>() as u64 + tail;
     record.header.tag = TAG_SYSCALL;
-    record.header.reserved = 0;
     record.header.len = len as u32;
     record.header.time_ns = now;
     record.span = state.span;

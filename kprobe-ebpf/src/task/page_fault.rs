@@ -302,7 +302,7 @@ fn write(percpu: &mut PerCpuState, state: &mut TaskState, now: u64) {
         state.fault.head = ContextHead::default();
     }
     state.fault.header =
-        Header { tag: TAG_FAULT, reserved: 0, flags, len: size_of::<FaultRecord>() as u32, time_ns: now };
+        Header { tag: TAG_FAULT, sampling: 0, flags, len: size_of::<FaultRecord>() as u32, time_ns: now };
     state.fault.task = state.task;
     state.fault.bios = state.bios;
     state.fault.reserved = 0;

@@ -57,6 +57,13 @@ const VALID: u8 = 1;
 /// Sampled flag of the trace flags (W3C trace context).
 const SAMPLED: u8 = 1;
 
+/// Returns whether the thread may publish a context. False costs one comparison.
+#[inline(always)]
+pub fn may_exist(state: &TaskState) -> bool {
+    setting!(contexts) != 0
+        && version().is_some_and(|version| state.slots_version != version || state.publishes_context != 0)
+}
+
 /// Reads the thread's context at the entry of a system call.
 #[inline(always)]
 pub fn read_at_entry(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState) {

@@ -154,7 +154,7 @@ pub fn write(percpu: &mut PerCpuState, state: &mut TaskState, now: u64) {
     }
     let flags = state.waits.header.flags;
     let len = size_of::<WaitsRecord>() as u32;
-    state.waits.header = Header { tag: TAG_WAITS, reserved: 0, flags, len, time_ns: now };
+    state.waits.header = Header { tag: TAG_WAITS, sampling: 0, flags, len, time_ns: now };
     state.waits.span = state.span;
     ring::put_counted(percpu, WAITS_FIRED, WAITS_DROPPED, &state.waits);
 }

@@ -10,6 +10,7 @@ use blkkin_wire::event::{
     PidNsIds, RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskChange, TaskEvent, TaskRef,
     TraceContext,
 };
+use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::ids::{
     CgroupId, DeviceId, Fd, FileId, NameId, Pid, Sector, SpanId, TaskId, Tid, TraceId, Uid,
 };
@@ -131,7 +132,13 @@ fn syscall(call: SyscallId, made: decode::SyscallEntry<'_>) -> SyscallEvent {
         reads_page_cache: has(raw::SYSCALL_READS_PAGE_CACHE),
         // `waits` has them.
         waits: None,
+        sampling: head_sampling(&record.header),
     }
+}
+
+/// Returns the ratio by which a root was recorded.
+fn head_sampling(header: &raw::Header) -> HeadSampling {
+    HeadSampling::from_log2(header.sampling).unwrap_or(HeadSampling::MIN_RATIO)
 }
 
 /// Decodes a thread context; none without a trace id or span id. The kernel side has validated it

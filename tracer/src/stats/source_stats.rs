@@ -88,6 +88,7 @@ pub fn reconcile(
         names: stats(&[raw::TAG_TASK, raw::TAG_FILE]),
         calls_entered: kernel[slot::SYSCALLS_ENTERED] + kernel[slot::ASYNC_SUBMITTED],
         calls_filtered: kernel[slot::SYSCALLS_FILTERED] + kernel[slot::ASYNC_FILTERED],
+        calls_unsampled: kernel[slot::CALLS_UNSAMPLED],
         calls_excluded: recorded.calls_excluded,
         calls_incomplete: recorded.incomplete,
         calls_truncated: kernel[slot::SYSCALLS_TRUNCATED],

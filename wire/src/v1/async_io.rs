@@ -7,11 +7,12 @@ use super::column::Delta;
 use super::columns::columns;
 use super::decode_tables::DecodeTables;
 use super::encode_tables::EncodeTables;
-use super::ids::IdWriter;
+use super::ids::{IdWriter, head_sampling};
 use super::message::AsyncIoEvents;
 use crate::async_io::{AsyncDescriptor, AsyncInterface, AsyncIoEvent, AsyncIoOutcome};
 use crate::clock::MonotonicNs;
 use crate::event::LayerEvent;
+use crate::head_sampling::HeadSampling;
 use crate::ids::SpanId;
 
 const SUBMITTER: u32 = 1 << 0;
@@ -25,6 +26,7 @@ const OFFSET: u32 = 1 << 7;
 const LENGTH: u32 = 1 << 8;
 const QUEUED: u32 = 1 << 9;
 const WRITES_PAGE_CACHE: u32 = 1 << 10;
+const SAMPLING: u32 = 1 << 11;
 
 /// Writer of the columns.
 #[derive(Default)]
@@ -93,6 +95,10 @@ impl AsyncIoWriter {
         if io.writes_page_cache {
             flags |= WRITES_PAGE_CACHE;
         }
+        if io.sampling != HeadSampling::ALL {
+            columns.sampling.push(io.sampling.log2().into());
+            flags |= SAMPLING;
+        }
         columns.flags.push(flags);
         columns.bios.push(io.bios);
         columns.ring_flags.push(io.ring_flags);
@@ -111,6 +117,7 @@ columns! {
     AsyncIoColumns of AsyncIoEvents {
         time: i64, flags: u32, task: u32, duration: u64, operation: u32, user_data: i64, result: i32,
         file: u32, descriptor: i32, offset: i64, length: u32, bios: u32, queued: u64, ring_flags: u32, sqe_flags: u32,
+        sampling: u32,
     } ids { span, submitter }
 }
 
@@ -176,6 +183,10 @@ impl AsyncIoColumns<'_> {
         let descriptor = self.descriptor.next_if(has(DESCRIPTOR) || has(REGISTERED))?.copied();
         let file = self.file.next_if(has(FILE))?;
         let offset = self.offset.next_if(has(OFFSET))?;
+        let sampling = match self.sampling.next_if(has(SAMPLING))? {
+            Some(log2) => head_sampling(*log2).ok_or_else(|| self.sampling.refuse((*log2).into()))?,
+            None => HeadSampling::ALL,
+        };
         Ok(AsyncIoEvent {
             span: SpanId(self.span.next(&tables.ids)?),
             submitter: self.submitter.next_if(has(SUBMITTER), &tables.ids)?.map(SpanId),
@@ -202,6 +213,7 @@ impl AsyncIoColumns<'_> {
             ring_flags: *self.ring_flags.next()?,
             sqe_flags: u8::try_from(sqe_flags).map_err(|_| self.sqe_flags.refuse(sqe_flags.into()))?,
             writes_page_cache: has(WRITES_PAGE_CACHE),
+            sampling,
         })
     }
 }

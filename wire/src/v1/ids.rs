@@ -6,11 +6,17 @@ use super::Malformed;
 use super::column::{Column, Delta};
 use super::dictionary::Dictionary;
 use super::message::Ids;
+use crate::head_sampling::HeadSampling;
 use crate::ids::{MIX_FIRST, MIX_SECOND, mix};
 
 /// Bits of the counter; the upper bits are CPU and program.
 const COUNTER_BITS: u32 = 44;
 const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
+
+/// Returns the ratio with this binary logarithm; none below the smallest ratio.
+pub(super) fn head_sampling(log2: u32) -> Option<HeadSampling> {
+    u8::try_from(log2).ok().and_then(HeadSampling::from_log2)
+}
 
 /// Returns the id of a word of origin and counter: splitmix64's finalizer keyed by the epoch, as
 /// kprobe-ebpf computes it.

@@ -5,10 +5,11 @@ use super::call_waits;
 use super::columns::columns;
 use super::decode_tables::DecodeTables;
 use super::encode_tables::EncodeTables;
-use super::ids::IdWriter;
+use super::ids::{IdWriter, head_sampling};
 use super::message::{self, SyscallEvents};
 use crate::clock::{DurationNs, MonotonicNs};
 use crate::event::{Captured, OpenFile, SyscallEvent, SyscallOutcome};
+use crate::head_sampling::HeadSampling;
 use crate::ids::{Fd, SpanId};
 
 const NO_EXIT: u32 = 1 << 0;
@@ -24,6 +25,7 @@ const ATTRIBUTES: u32 = 1 << 14;
 const WRITES_PAGE_CACHE: u32 = 1 << 15;
 const WAITS: u32 = 1 << 16;
 const READS_PAGE_CACHE: u32 = 1 << 17;
+const SAMPLING: u32 = 1 << 18;
 
 /// Flags of one of a call's files.
 #[derive(Clone, Copy)]
@@ -101,6 +103,10 @@ impl SyscallWriter {
             columns.waits.push(call_waits::write(waits, call.enter));
             flags |= WAITS;
         }
+        if call.sampling != HeadSampling::ALL {
+            columns.sampling.push(call.sampling.log2().into());
+            flags |= SAMPLING;
+        }
         columns.flags.push(flags);
         let arguments = [
             &mut columns.argument0,
@@ -135,6 +141,7 @@ columns! {
         other_file: u32, other_fd: i32, other_position: i64, other_moved: i64, paths: String, bios: u32, sleeps: u32,
         cpu_wait: u64, sync_tid: u32, argument0: u64, argument1: u64, argument2: u64, argument3: u64, argument4: u64,
         argument5: u64, context: u32, attributes: u32, waits: message::CallWaits,
+        sampling: u32,
     } ids { span }
 }
 
@@ -198,6 +205,10 @@ impl SyscallReader<'_> {
             Some(waits) => call_waits::read(waits, enter).map(Box::new),
             None => None,
         };
+        let sampling = match self.sampling.next_if(has(SAMPLING))? {
+            Some(log2) => head_sampling(*log2).ok_or_else(|| self.sampling.refuse((*log2).into()))?,
+            None => HeadSampling::ALL,
+        };
         let mut args = [0; 6];
         let columns = [
             &mut self.argument0,
@@ -236,6 +247,7 @@ impl SyscallReader<'_> {
             writes_page_cache: has(WRITES_PAGE_CACHE),
             reads_page_cache: has(READS_PAGE_CACHE),
             waits,
+            sampling,
         }))
     }
 }

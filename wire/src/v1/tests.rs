@@ -16,6 +16,7 @@ use crate::clock::{ClockAnchor, ClockOffset, DurationNs, MonotonicNs, OptionalNs
 use crate::crash_report::{CrashedRun, LossReport, RecordCounts};
 use crate::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SAMPLE_RATE_ALL, SpanStatus};
 use crate::event::*;
+use crate::head_sampling::HeadSampling;
 use crate::ids::*;
 use crate::page_origin::{
     PageKind, PageOriginEvent, PagePart, PageWriter, Unattributed, WritebackReason, WriterEvidence,
@@ -128,4 +129,29 @@ fn error_names_the_column_of_wrong_length() {
     assert_eq!(changed(|m| m.kinds.push(9)), Malformed::Short("EventBatch.times"));
     let wrong = Malformed::Value { column: "CommitEvents.task", value: 99 };
     assert_eq!(changed(|m| m.commit_events.task[0] = 99), wrong);
+}
+
+/// A ratio below the smallest one is no value of this field, whatever wrote it.
+#[test]
+fn a_ratio_that_does_not_exist_is_refused() {
+    let mut batch = sample_batch();
+    batch.events.retain(|event| matches!(event, LayerEvent::Syscall(_)));
+    let count = batch.events.len();
+    for event in &mut batch.events {
+        if let LayerEvent::Syscall(call) = event {
+            call.sampling = HeadSampling::MIN_RATIO;
+        }
+    }
+    let bytes = encode(&batch);
+    // The column: its key (field 29, length-delimited), its length, and a 20 for each call.
+    let mut column = vec![0xea, 0x01, count as u8];
+    column.extend(vec![20; count]);
+    let at = bytes.windows(column.len()).position(|window| window == column).expect("the column");
+    assert!(decode(&bytes).is_ok());
+    for bad in [21, 64, 127] {
+        let mut changed = bytes.clone();
+        changed[at + 3] = bad;
+        let error = decode(&changed).expect_err("not a ratio");
+        assert!(error.to_string().contains("SyscallEvents.sampling"), "{error}");
+    }
 }

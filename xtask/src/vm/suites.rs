@@ -55,6 +55,7 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     suite("page_faults", "major_fault", Disk::Loop),
     // Before 6.5 no request is announced.
     suite("top", "more_programs", Disk::Loop),
+    suite("head_sampling", "recorded_whole", Disk::Loop),
 ];
 
 /// Suites that differ by device or program and not by kernel, or that the oldest kernel and the host's

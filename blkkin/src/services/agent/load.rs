@@ -5,7 +5,7 @@ use blkkin_wire::ids::DeviceId;
 
 use crate::cli::AgentArgs;
 use crate::error::CliError;
-use crate::filter::{TraceFilter, context_trust};
+use crate::filter::{TraceFilter, context_trust, sampling};
 use crate::privileges::{self, Confinement, DrainThread, TracingNeeds};
 use crate::sources::EventSources;
 use crate::sources::lttng::{LttngMetrics, LttngSource};
@@ -23,10 +23,15 @@ pub(super) struct LoadedTracer {
 pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let mut filter = TraceFilter::resolve(&args.filter)?;
+    let budget = args.budget.as_deref().map(sampling::budget).transpose()?;
+    budget.iter().for_each(|_| filter.sample_for_a_budget());
+    sampling::check_guests(filter.head_sampling, args.guests.is_some())?;
+    sampling::check_sources(filter.head_sampling, &args.lttng, &args.usdt)?;
     let scope = filter.scope();
     let config = TracerConfig {
         nbd: args.lttng.nbd,
         machine_disks: args.port.is_some(),
+        budget,
         ..filter.tracer_config(scope, &args.tracer)?
     };
     let config = usdt_probes.tracer_config(config);

@@ -11,12 +11,14 @@ use blkkin_bus::ChannelStats;
 use blkkin_bus::kafka::{DeliveryStats, EVENTS};
 use blkkin_bus::spool::SpoolStats;
 use blkkin_tracer::attach::modules::UnreadModules;
+use blkkin_tracer::budget::BudgetStatus;
 use blkkin_tracer::enrich::nbd::NbdStatsHandle;
 use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::crash_report::CrashedRun;
 
 mod explained;
 mod families;
+use super::budget::BudgetReport;
 use super::flight_recorder::{DumpCause, DumpControl, TooSoon};
 use super::guests::GuestStats;
 use crate::service::{ClusterWait, DumpAnswer, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
@@ -41,6 +43,8 @@ pub(crate) struct AgentMetrics {
     nbd: Option<NbdStatsHandle>,
     /// Control of the flight recorder, with `--flight-recorder`.
     flight_recorder: OnceLock<Arc<DumpControl>>,
+    /// Report of the budget, with `--budget`.
+    budget: OnceLock<BudgetReport>,
     /// Counters of guests, with `--guests`.
     guests: OnceLock<Arc<GuestStats>>,
     explained: Mutex<Explained>,
@@ -80,6 +84,7 @@ impl AgentMetrics {
             cluster_wait,
             nbd,
             flight_recorder: OnceLock::new(),
+            budget: OnceLock::new(),
             guests: OnceLock::new(),
             explained,
             unread_modules,
@@ -90,6 +95,7 @@ impl AgentMetrics {
     pub(crate) fn record_batch(&self, stats: &SourceStats, bus: ChannelStats) {
         self.heartbeat.beat();
         self.explained().sample();
+        self.budget.get().into_iter().for_each(BudgetReport::log_change);
         let mut snapshot = self.snapshot();
         (snapshot.stats, snapshot.bus) = (stats.clone(), bus);
     }
@@ -123,6 +129,12 @@ impl AgentMetrics {
     /// Returns whether the cluster or its topic was not found yet.
     pub(crate) fn is_waiting_for_cluster(&self) -> bool {
         self.cluster_wait.get().and_then(ClusterWait::status).is_some()
+    }
+
+    /// Sets what the budget does.
+    pub(crate) fn set_budget(&self, status: BudgetStatus) {
+        // It is set once.
+        let _ = self.budget.set(BudgetReport::new(status));
     }
 
     /// Sets the control of the flight recorder, of which the metrics report the counters.
@@ -231,8 +243,12 @@ impl ServiceStatus for AgentMetrics {
         families.push(MetricFamily::by_label(
             "by",
             "calls_filtered",
-            "System calls that a filter left out, by the side that did",
-            vec![("kernel", stats.calls_filtered), ("reader", stats.calls_excluded)],
+            "System calls that a filter or head sampling left out, by the side that did",
+            vec![
+                ("kernel", stats.calls_filtered),
+                ("reader", stats.calls_excluded),
+                ("sampling", stats.calls_unsampled),
+            ],
         ));
         families.push(counter(
             "names_displaced",
@@ -254,6 +270,7 @@ impl ServiceStatus for AgentMetrics {
         families.extend(self.usdt.iter().flat_map(usdt::UsdtMetrics::metric_families));
         families.extend(self.nbd.iter().flat_map(|nbd| families::of_nbd(&nbd.get())));
         families.extend(self.flight_recorder.get().into_iter().flat_map(|control| control.metric_families()));
+        families.extend(self.budget.get().into_iter().flat_map(BudgetReport::metric_families));
         families.extend(self.guests.get().into_iter().flat_map(|guests| guests.metric_families()));
         families
     }

@@ -44,5 +44,6 @@ pub(super) fn event(record: &raw::AsyncIoRecord) -> AsyncIoEvent {
         ring_flags: record.ring_flags,
         sqe_flags: record.sqe_flags,
         writes_page_cache: has(raw::ASYNC_WRITES_PAGE_CACHE),
+        sampling: super::head_sampling(&record.header),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::call_waits::{CallWaits, LockHolder, LogWrite, LongestWait, WaitKind, WaitSum};
+use crate::head_sampling::HeadSampling;
 
 fn time() -> impl Strategy<Value = MonotonicNs> {
     any::<u64>().prop_map(MonotonicNs)
@@ -77,6 +78,10 @@ prop_compose! {
     }
 }
 
+fn sampling() -> impl Strategy<Value = HeadSampling> {
+    (0..=HeadSampling::MIN_RATIO.log2()).prop_map(|log2| HeadSampling::from_log2(log2).unwrap())
+}
+
 prop_compose! {
     fn syscall()(
         span in span(), task in task(), index in 0..SyscallId::COUNT, registers: [u64; 6], enter in time(), exit in time(),
@@ -84,7 +89,7 @@ prop_compose! {
         paths in [option::of(text()), option::of(text())], paths_captured in captured(), bios: u32, sleeps: u32,
         cpu_wait in option::of(0..u64::MAX), sync_tid: Option<u32>,
         context in option::of(context()), attributes in option::of(attributes()), writes_page_cache: bool, reads_page_cache: bool,
-        waits in option::of(waits())
+        waits in option::of(waits()), sampling in sampling()
     ) -> SyscallEvent {
         let call = SyscallId::from_index(index as u8).unwrap();
         let mut args = [0; 6];
@@ -94,7 +99,7 @@ prop_compose! {
             span, task, call, args, enter, exit, outcome: ret.map_or(SyscallOutcome::NoExit, SyscallOutcome::Returned), file,
             second_file: second.map(Box::new), paths, paths_captured, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs).into(), sync_tid,
             context: context.map(Box::new),
-            attributes: attributes.map(Arc::new), writes_page_cache, reads_page_cache, waits: waits.map(Box::new),
+            attributes: attributes.map(Arc::new), writes_page_cache, reads_page_cache, waits: waits.map(Box::new), sampling,
         }
     }
 }
@@ -309,10 +314,10 @@ prop_compose! {
         ids in (span(), option::of(span())), task in task(), libaio: bool, opcode: u8, start in time(), end in time(),
         queued in option::of(time()), numbers in any::<(u64, Option<i64>, Option<u32>, u32, u32, u8)>(),
         outcome in any::<Option<Option<i32>>>(), file in option::of(file()), descriptor in any::<Option<(bool, i32)>>(),
-        writes_page_cache: bool
+        writes_page_cache: bool, sampling in sampling()
     ) -> AsyncIoEvent {
         AsyncIoEvent {
-            span: ids.0, submitter: ids.1, task, opcode, start, end, queued, file,
+            span: ids.0, sampling, submitter: ids.1, task, opcode, start, end, queued, file,
             interface: if libaio { AsyncInterface::Libaio } else { AsyncInterface::IoUring },
             writes_page_cache, user_data: numbers.0, offset: numbers.1, length: numbers.2, bios: numbers.3, ring_flags: numbers.4, sqe_flags: numbers.5,
             outcome: match outcome {
@@ -397,6 +402,7 @@ fn stats() -> impl Strategy<Value = SourceStats> {
             waits: RecordStats { fired: last[5], recorded: last[6], dropped: last[7] },
             names_displaced: last[9],
             events_overwritten: last[10],
+            calls_unsampled: last[11],
         }
     })
 }

@@ -1,0 +1,204 @@
+//! Ratio that keeps a cost within a budget.
+//!
+//! *In*: the cost of each tenth of a second, and its part that a smaller ratio lowers. *Out*: the ratio.
+//! *Invariant*: never above the greatest ratio, never below [`HeadSampling::MIN_RATIO`].
+//!
+//! *Down at once, up slowly.* A tick well above the budget, or a second above it, lowers the ratio in one
+//! step to where the cost will be [`AIM`] of the budget. The ratio rises again when three seconds show
+//! that the greater one stays below that too.
+//!
+//! *Rejected*: a controller that knows only the total (halve above, double below a half). Where the hooks
+//! alone take half of the budget it never rises again.
+
+use std::collections::VecDeque;
+
+use blkkin_wire::head_sampling::HeadSampling;
+
+use super::meter::Tick;
+use super::smaller;
+
+/// Part of the budget at which a new ratio aims.
+const AIM: f64 = 0.75;
+/// A tick above this multiple of the budget lowers the ratio at once.
+const AT_ONCE: f64 = 1.25;
+/// Seconds above the budget that lower the ratio, and below it that raise it.
+const ABOVE: f64 = 1.0;
+const BELOW: f64 = 3.0;
+/// Seconds above the budget with nothing left to save, after which it counts as exceeded.
+const STUCK: f64 = 3.0;
+/// Below this part of the budget a smaller ratio saves nothing more.
+const NOTHING_LEFT: f64 = 0.02;
+/// Maximum steps up at once.
+const STEPS_UP: u8 = 3;
+
+pub(super) struct Controller {
+    budget: f64,
+    greatest: HeadSampling,
+    ratio: HeadSampling,
+    /// Ticks since the ratio changed, at most of [`BELOW`] seconds.
+    ticks: VecDeque<Tick>,
+    /// Seconds above the budget in which a smaller ratio would not have helped.
+    stuck: f64,
+}
+
+impl Controller {
+    pub(super) fn new(budget: f64, greatest: HeadSampling) -> Controller {
+        Controller { budget, greatest, ratio: greatest, ticks: VecDeque::new(), stuck: 0.0 }
+    }
+
+    /// Returns whether the cost exceeds the budget and a smaller ratio would not help.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.stuck >= STUCK
+    }
+
+    /// Returns the ratio from now on.
+    pub(super) fn update(&mut self, tick: &Tick) -> HeadSampling {
+        self.ticks.push_back(*tick);
+        while self.seconds() - self.ticks.front().map_or(0.0, |first| first.seconds) >= BELOW {
+            self.ticks.pop_front();
+        }
+        let is_above = tick.total > AT_ONCE * self.budget
+            || self.average(ABOVE).is_some_and(|average| average.total > self.budget);
+        let ratio = if is_above { self.below(tick) } else { self.above() };
+        self.stuck = if is_above && ratio == self.ratio { self.stuck + tick.seconds } else { 0.0 };
+        if ratio != self.ratio {
+            self.ticks.clear();
+            self.ratio = ratio;
+        }
+        self.ratio
+    }
+
+    /// Returns the greatest ratio at which the cost will be within the aim, or is all that is left.
+    fn below(&self, tick: &Tick) -> HeadSampling {
+        let fixed = tick.total - tick.variable;
+        let (mut variable, mut steps) = (tick.variable, 0);
+        while fixed + variable > AIM * self.budget && variable > NOTHING_LEFT * self.budget {
+            (variable, steps) = (variable / 2.0, steps + 1);
+        }
+        smaller(self.ratio, steps)
+    }
+
+    /// Returns a greater ratio if the last seconds allow it.
+    fn above(&self) -> HeadSampling {
+        let Some(average) = self.average(BELOW) else { return self.ratio };
+        let room = (self.ratio.log2() - self.greatest.log2()).min(STEPS_UP);
+        let fits = |steps: &u8| {
+            let more = average.variable * ((1_u32 << steps) - 1) as f64;
+            average.total + more <= AIM * self.budget
+        };
+        let steps = (1..=room).take_while(fits).last().unwrap_or(0);
+        HeadSampling::from_log2(self.ratio.log2() - steps).unwrap_or(self.ratio)
+    }
+
+    fn seconds(&self) -> f64 {
+        self.ticks.iter().map(|tick| tick.seconds).sum()
+    }
+
+    /// Returns the average of the last `seconds`; none if the ticks are of less time.
+    fn average(&self, seconds: f64) -> Option<Tick> {
+        let mut sum = Tick::default();
+        for tick in self.ticks.iter().rev() {
+            sum.seconds += tick.seconds;
+            sum.total += tick.total * tick.seconds;
+            sum.variable += tick.variable * tick.seconds;
+            if sum.seconds >= seconds * 0.999 {
+                let (total, variable) = (sum.total / sum.seconds, sum.variable / sum.seconds);
+                return Some(Tick { seconds: sum.seconds, total, variable });
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: f64 = 0.01;
+    const SECONDS: f64 = 0.1;
+
+    /// A load: what the hooks take, and what recording everything takes in addition.
+    #[derive(Clone, Copy)]
+    struct Load {
+        hooks: f64,
+        records: f64,
+    }
+
+    /// Applies a load for this time and returns the cost of each tick.
+    fn apply(controller: &mut Controller, load: Load, seconds: usize) -> Vec<f64> {
+        let mut costs = Vec::new();
+        for _ in 0..seconds * 10 {
+            let variable = load.records / controller.ratio.one_in() as f64;
+            let tick = Tick { seconds: SECONDS, total: load.hooks + variable, variable };
+            costs.push(tick.total);
+            controller.update(&tick);
+        }
+        costs
+    }
+
+    fn average(costs: &[f64]) -> f64 {
+        costs.iter().sum::<f64>() / costs.len() as f64
+    }
+
+    /// A hundred times the load: within the budget after 5 s, and no ten seconds are above twice the budget.
+    #[test]
+    fn a_jump_of_the_load_is_within_the_budget_after_five_seconds() {
+        for jump in [2.0, 10.0, 30.0, 100.0] {
+            let mut controller = Controller::new(BUDGET, HeadSampling::ALL);
+            let low = Load { hooks: 0.000_02, records: 0.003 };
+            let high = Load { hooks: low.hooks * jump, records: low.records * jump };
+            let mut costs = apply(&mut controller, low, 20);
+            assert_eq!(controller.ratio, HeadSampling::ALL);
+            costs.extend(apply(&mut controller, high, 60));
+            assert!(costs[250..].iter().all(|cost| *cost <= BUDGET), "{jump}");
+            let worst = costs.windows(100).map(average).fold(0.0, f64::max);
+            assert!(worst <= 2.0 * BUDGET, "{jump}: {worst}");
+            // And it is used: a greater ratio would not have fitted.
+            let cost = costs[costs.len() - 1];
+            assert!(
+                cost + (cost - high.hooks) > AIM * BUDGET || controller.ratio == HeadSampling::ALL,
+                "{jump}: {cost}"
+            );
+            // Back to the low load, everything is recorded again.
+            apply(&mut controller, low, 30);
+            assert_eq!(controller.ratio, HeadSampling::ALL, "{jump}");
+        }
+    }
+
+    #[test]
+    fn hooks_above_the_budget_are_reported_and_not_chased() {
+        let mut controller = Controller::new(BUDGET, HeadSampling::ALL);
+        apply(&mut controller, Load { hooks: 0.02, records: 0.1 }, 10);
+        assert!(controller.is_exceeded());
+        // What is left to save is below 2 % of the budget.
+        assert!(
+            controller.ratio.one_in() >= 512 && controller.ratio.one_in() <= 1_024,
+            "{:?}",
+            controller.ratio
+        );
+        apply(&mut controller, Load { hooks: 0.001, records: 0.001 }, 60);
+        assert!(!controller.is_exceeded() && controller.ratio == HeadSampling::ALL);
+    }
+
+    #[test]
+    fn the_ratio_of_the_option_is_the_greatest() {
+        let greatest = HeadSampling::from_log2(4).unwrap();
+        let mut controller = Controller::new(BUDGET, greatest);
+        apply(&mut controller, Load { hooks: 0.0, records: 0.0 }, 60);
+        assert_eq!(controller.ratio, greatest);
+        apply(&mut controller, Load { hooks: 0.0, records: 1e9 }, 60);
+        assert_eq!(controller.ratio, HeadSampling::MIN_RATIO);
+        assert!(controller.is_exceeded());
+    }
+
+    /// A tick that is a little above the budget, by chance, changes nothing.
+    #[test]
+    fn noise_around_the_aim_changes_nothing() {
+        let mut controller = Controller::new(BUDGET, HeadSampling::ALL);
+        for n in 0..1_000 {
+            let total = BUDGET * if n % 7 == 0 { 1.2 } else { 0.8 };
+            controller.update(&Tick { seconds: SECONDS, total, variable: total / 2.0 });
+            assert_eq!(controller.ratio, HeadSampling::ALL);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Budget: keeps the time that tracing takes within a share of the machine's CPUs, by head sampling.
+//!
+//! *In*: the kernel side's counters and the process' CPU time, ten times a second. *Out*: the ratio by which
+//! the kernel side records operations, and a [`BudgetStatus`] for metrics.
+//!
+//! *The cost* has two parts. The programs that run most measure one run in 64 (`TIMED_NS`), and each run is
+//! charged with 8 ns for the kernel's way into it. The process' own CPU time is everything that the
+//! tracer does with the records, whatever process it is in: reading, encoding, sending.
+//!
+//! *Invariant*: the ratio changes only what is recorded from now on, and each record has its own ratio.
+//!
+//! *Limits*: programs that run seldom (tasks, commits, page faults) are not measured, nor is what the
+//! kernel does for this process' sockets in other tasks. The hooks themselves are a cost that no ratio
+//! lowers: if they alone exceed the budget, [`BudgetStatus::is_exceeded`] is true.
+
+mod controller;
+mod meter;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use blkkin_probe_abi::counters::COUNTERS;
+use blkkin_wire::head_sampling::HeadSampling;
+
+use crate::error::TracerError;
+use crate::head_sampling::HeadSamplingRatio;
+use controller::Controller;
+use meter::Meter;
+
+/// Share of the machine's CPUs, in parts per million.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget(u32);
+
+impl Budget {
+    /// Largest budget: half of the machine.
+    pub const MAX: Budget = Budget(500_000);
+    /// Smallest budget: a ten-thousandth of the machine.
+    pub const MIN: Budget = Budget(100);
+
+    /// Returns the budget of this many parts per million; none outside [`Budget::MIN`] to [`Budget::MAX`].
+    pub fn from_ppm(ppm: u32) -> Option<Budget> {
+        (Self::MIN.0..=Self::MAX.0).contains(&ppm).then_some(Budget(ppm))
+    }
+
+    /// Returns the share.
+    pub fn share(self) -> f64 {
+        f64::from(self.0) / 1e6
+    }
+}
+
+/// State of the budget, for other threads.
+#[derive(Clone, Debug, Default)]
+pub struct BudgetStatus(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    budget_ppm: AtomicU32,
+    kernel_ppm: AtomicU32,
+    user_ppm: AtomicU32,
+    one_in: AtomicU64,
+    changes: AtomicU64,
+    is_exceeded: AtomicBool,
+}
+
+impl BudgetStatus {
+    /// Returns the budget, as a share of the machine's CPUs.
+    pub fn budget(&self) -> f64 {
+        f64::from(self.0.budget_ppm.load(Relaxed)) / 1e6
+    }
+
+    /// Returns the shares that the kernel side and this process took in the last ten seconds.
+    pub fn spent(&self) -> [f64; 2] {
+        [&self.0.kernel_ppm, &self.0.user_ppm].map(|ppm| f64::from(ppm.load(Relaxed)) / 1e6)
+    }
+
+    /// Returns N, where one operation in N is recorded.
+    pub fn one_in(&self) -> u64 {
+        self.0.one_in.load(Relaxed)
+    }
+
+    /// Returns how often the ratio changed.
+    pub fn changes(&self) -> u64 {
+        self.0.changes.load(Relaxed)
+    }
+
+    /// Returns whether the cost exceeds the budget though nearly nothing is recorded.
+    pub fn is_exceeded(&self) -> bool {
+        self.0.is_exceeded.load(Relaxed)
+    }
+}
+
+/// Measures the cost and sets the ratio.
+pub(crate) struct BudgetKeeper {
+    meter: Meter,
+    controller: Controller,
+    ratio: HeadSamplingRatio,
+    status: BudgetStatus,
+}
+
+impl BudgetKeeper {
+    /// Creates the keeper of a budget. The ratio that is set now is the greatest one.
+    pub(crate) fn new(budget: Budget, ratio: HeadSamplingRatio) -> BudgetKeeper {
+        let status = BudgetStatus::default();
+        status.0.budget_ppm.store(budget.0, Relaxed);
+        status.0.one_in.store(ratio.get().one_in(), Relaxed);
+        // SAFETY: no memory is passed.
+        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize;
+        let controller = Controller::new(budget.share(), ratio.get());
+        BudgetKeeper { meter: Meter::new(cpus), controller, ratio, status }
+    }
+
+    pub(crate) fn status(&self) -> BudgetStatus {
+        self.status.clone()
+    }
+
+    /// Takes the counters of now into account.
+    pub(crate) fn update(&mut self, kernel: &[u64; COUNTERS]) -> Result<(), TracerError> {
+        let Some(tick) = self.meter.update(Instant::now(), kernel) else { return Ok(()) };
+        let Shared { kernel_ppm, user_ppm, one_in, changes, is_exceeded, .. } = &*self.status.0;
+        let [kernel_share, user_share] = self.meter.recent();
+        kernel_ppm.store((kernel_share * 1e6) as u32, Relaxed);
+        user_ppm.store((user_share * 1e6) as u32, Relaxed);
+        let wanted = self.controller.update(&tick);
+        is_exceeded.store(self.controller.is_exceeded(), Relaxed);
+        if wanted != self.ratio.get() {
+            self.ratio.set(wanted)?;
+            one_in.store(wanted.one_in(), Relaxed);
+            changes.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the ratio that is `steps` powers of two smaller, or the smallest one.
+fn smaller(ratio: HeadSampling, steps: u8) -> HeadSampling {
+    HeadSampling::from_log2(ratio.log2().saturating_add(steps)).unwrap_or(HeadSampling::MIN_RATIO)
+}

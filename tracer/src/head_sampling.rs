@@ -1,0 +1,41 @@
+//! Ratio of head sampling, which may change while the programs run.
+
+use aya::Ebpf;
+use aya::maps::{Array, MapData};
+use blkkin_probe_abi::head_sampling::HEAD_SAMPLING_MAP as MAP;
+use blkkin_wire::head_sampling::HeadSampling;
+
+use crate::aya_error::{error_chain, missing_map};
+use crate::error::TracerError;
+
+/// The kernel side's ratio. Each record has the one that decided about it.
+pub struct HeadSamplingRatio {
+    map: Array<MapData, u64>,
+    ratio: HeadSampling,
+}
+
+impl HeadSamplingRatio {
+    /// Takes the map of a loaded object, and sets its ratio.
+    pub(crate) fn take(ebpf: &mut Ebpf, ratio: HeadSampling) -> Result<HeadSamplingRatio, TracerError> {
+        let map = ebpf.take_map(MAP).ok_or_else(|| missing_map(MAP))?;
+        let map = Array::try_from(map)
+            .map_err(|error| TracerError::Map { map: MAP, reason: error_chain(&error) })?;
+        let mut taken = HeadSamplingRatio { map, ratio };
+        taken.set(ratio)?;
+        Ok(taken)
+    }
+
+    /// Returns the ratio that was set last.
+    pub fn get(&self) -> HeadSampling {
+        self.ratio
+    }
+
+    /// Sets the ratio of the roots that begin from now on.
+    pub fn set(&mut self, ratio: HeadSampling) -> Result<(), TracerError> {
+        self.map
+            .set(0, u64::from(ratio.log2()), 0)
+            .map_err(|error| TracerError::Map { map: MAP, reason: error_chain(&error) })?;
+        self.ratio = ratio;
+        Ok(())
+    }
+}

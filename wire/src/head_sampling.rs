@@ -1,0 +1,71 @@
+//! Ratio by which a tracer records the roots of traces.
+
+use serde::{Deserialize, Serialize};
+
+/// Ratio of head sampling: one root in a power of two. The decision is a function of the trace's id
+/// (`blkkin_probe_abi::head_sampling`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HeadSampling(u8);
+
+impl HeadSampling {
+    /// Each root is recorded.
+    pub const ALL: HeadSampling = HeadSampling(0);
+    /// Smallest ratio: one root in 1,048,576.
+    pub const MIN_RATIO: HeadSampling = HeadSampling(20);
+
+    /// Returns the ratio of one in 2 to the power of `log2`; none below [`HeadSampling::MIN_RATIO`].
+    pub const fn from_log2(log2: u8) -> Option<HeadSampling> {
+        if log2 <= Self::MIN_RATIO.0 { Some(HeadSampling(log2)) } else { None }
+    }
+
+    /// Returns the ratio of one in `n`; none unless it is a power of two, and not below
+    /// [`HeadSampling::MIN_RATIO`].
+    pub fn from_one_in(n: u64) -> Option<HeadSampling> {
+        n.is_power_of_two().then(|| HeadSampling::from_log2(n.trailing_zeros() as u8)).flatten()
+    }
+
+    /// Returns N, where one root in N is recorded.
+    pub const fn one_in(self) -> u64 {
+        1 << self.0
+    }
+
+    /// Returns the binary logarithm of N.
+    pub const fn log2(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the W3C trace state with OpenTelemetry's threshold (*TraceState: Probability Sampling*,
+    /// opentelemetry.io/docs/specs/otel/trace/tracestate-probability-sampling); none if each root is recorded.
+    pub fn trace_state(self) -> Option<String> {
+        let threshold = (1_u64 << 56) - (1 << (56 - self.0));
+        (self != HeadSampling::ALL).then(|| {
+            let digits = format!("{threshold:014x}");
+            format!("ot=th:{}", digits.trim_end_matches('0'))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn ratios_are_powers_of_two() {
+        assert_eq!(HeadSampling::from_one_in(1), Some(HeadSampling::ALL));
+        assert_eq!(HeadSampling::from_one_in(64).unwrap().one_in(), 64);
+        assert_eq!(HeadSampling::from_one_in(1 << 20), Some(HeadSampling::MIN_RATIO));
+        assert_eq!([0, 3, 100, 1 << 21].map(HeadSampling::from_one_in), [None; 4]);
+        assert_eq!(HeadSampling::from_log2(21), None);
+    }
+
+    /// The examples of the specification: 1/2 is 8, 1/4 is c, 1/64 is fc.
+    #[test]
+    fn the_threshold_is_that_of_the_specification() {
+        let state = |n| HeadSampling::from_one_in(n).unwrap().trace_state();
+        assert_eq!(state(1), None);
+        assert_eq!([2, 4, 64].map(|n| state(n).unwrap()), ["ot=th:8", "ot=th:c", "ot=th:fc"]);
+        assert_eq!(state(1 << 20).unwrap(), "ot=th:fffff");
+    }
+}
