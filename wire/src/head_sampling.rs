@@ -18,6 +18,12 @@ impl HeadSampling {
         if log2 <= Self::MIN_RATIO.0 { Some(HeadSampling(log2)) } else { None }
     }
 
+    /// Returns the ratio of one in 2 to the power of `log2`, or [`HeadSampling::MIN_RATIO`] below it.
+    #[inline]
+    pub const fn at_least(log2: u8) -> HeadSampling {
+        if log2 <= Self::MIN_RATIO.0 { HeadSampling(log2) } else { Self::MIN_RATIO }
+    }
+
     /// Returns the ratio of one in `n`; none unless it is a power of two, and not below
     /// [`HeadSampling::MIN_RATIO`].
     pub fn from_one_in(n: u64) -> Option<HeadSampling> {

@@ -11,8 +11,16 @@ use blkkin_wire::span::{Span, TRACE_STATE_TAG, TagValue};
 use crate::trace::{Root, Trace};
 
 /// Adds the tags to the spans of a trace, of which the first is the root's.
+#[inline]
 pub(super) fn add(trace: &Trace, spans: &mut [Span]) {
     let ratio = ratio(trace);
+    if ratio != HeadSampling::ALL {
+        add_ratio(ratio, spans);
+    }
+}
+
+#[cold]
+fn add_ratio(ratio: HeadSampling, spans: &mut [Span]) {
     let Some(state) = ratio.trace_state() else { return };
     if let (Some(root), Ok(one_in)) = (spans.first_mut(), ratio.one_in().try_into()) {
         root.tags.push(("blkkin.sampled.head_one_in".into(), TagValue::Number(one_in)));

@@ -137,8 +137,9 @@ fn syscall(call: SyscallId, made: decode::SyscallEntry<'_>) -> SyscallEvent {
 }
 
 /// Returns the ratio by which a root was recorded.
+#[inline(always)]
 fn head_sampling(header: &raw::Header) -> HeadSampling {
-    HeadSampling::from_log2(header.sampling).unwrap_or(HeadSampling::MIN_RATIO)
+    HeadSampling::at_least(header.sampling)
 }
 
 /// Decodes a thread context; none without a trace id or span id. The kernel side has validated it
