@@ -74,6 +74,9 @@ fn fewer_operations_are_recorded_and_each_has_its_ratio() {
     let text = metrics::get(&address, "/metrics");
     let one_in = metrics::value(&text, "blkkin_budget_recorded_one_in");
     assert!(metrics::value(&text, "blkkin_budget_changes_total") >= 1.0);
+    let [found, documented] = [metrics::families(&text), metrics::documented_families()]
+        .map(|names| names.into_iter().filter(|name| metrics::is_budget_family(name)).collect::<Vec<_>>());
+    assert_eq!(found, documented, "the table in docs/operating.md");
     let output = agent.finish_without_error();
     assert!(output.contains("the probes themselves are too dear for it"), "{output}");
 

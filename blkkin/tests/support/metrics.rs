@@ -85,6 +85,11 @@ pub(crate) fn is_flight_family(family: &str) -> bool {
     family.starts_with("blkkin_flight_")
 }
 
+/// Returns whether only an agent with `--budget` has the family.
+pub(crate) fn is_budget_family(family: &str) -> bool {
+    family.starts_with("blkkin_budget_")
+}
+
 /// Returns whether only an agent with `--nbd` has the family.
 pub(crate) fn is_nbd_family(family: &str) -> bool {
     family.starts_with("blkkin_nbd_")
