@@ -90,7 +90,12 @@ impl TraceFilter {
             tree,
             machines: args.vm.clone(),
             detail,
-            head_sampling: args.sample.as_deref().map(sampling::ratio).transpose()?,
+            head_sampling: args
+                .sample
+                .as_deref()
+                .map(sampling::ratio)
+                .transpose()?
+                .filter(|ratio| *ratio != HeadSampling::ALL),
             post: PostFilter {
                 tasks: None,
                 paths,

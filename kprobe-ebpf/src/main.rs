@@ -131,17 +131,22 @@ hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Read| timed!(
     Program::BioQueue,
     bio::queue::<Read>(arg(c, 0))
 ));
-hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Read| bio::complete::<Read>(arg(c, 1)));
+hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Read| timed!(
+    Program::BioComplete,
+    bio::complete::<Read>(arg(c, 1))
+));
 hook!("block_io_start", request_start_btf, request_start_raw, |c, Read| timed!(
     Program::RequestStart,
     request::start::<Read>(arg(c, 0))
 ));
-hook!("block_getrq", request_take_btf, request_take_raw, |c, Read| legacy_request::on_getrq::<Read>(arg(
-    c, 0
-)));
-hook!("block_rq_insert", request_insert_btf, request_insert_raw, |c, Read| request::insert::<Read>(arg(
-    c, 0
-)));
+hook!("block_getrq", request_take_btf, request_take_raw, |c, Read| timed!(
+    Program::RequestStart,
+    legacy_request::on_getrq::<Read>(arg(c, 0))
+));
+hook!("block_rq_insert", request_insert_btf, request_insert_raw, |c, Read| timed!(
+    Program::RequestInsert,
+    request::insert::<Read>(arg(c, 0))
+));
 hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Read| timed!(
     Program::RequestIssue,
     request::issue::<Read>(arg(c, 0))
@@ -154,20 +159,20 @@ hook!("block_rq_complete", request_complete_btf, request_complete_raw, |c, Read|
 });
 hook!("block_rq_merge", request_merge_btf, request_merge_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
-    request::merge(arg(c, 0))
+    timed!(Program::RequestMerge, request::merge(arg(c, 0)))
 });
 hook!("block_io_start", totals_start_btf, totals_start_raw, |c, Read| totals::start::<Read>(arg(c, 0)));
 hook!("block_rq_issue", totals_issue_btf, totals_issue_raw, |c, Read| totals::issue::<Read>(arg(c, 0)));
 hook!("block_rq_complete", totals_complete_btf, totals_complete_raw, |c, Read| {
     totals::complete::<Read>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
 });
-hook!("mm_filemap_fault", fault_begin_btf, fault_begin_raw, |c, Read| page_fault::begin::<Read>(
-    arg(c, 0),
-    word(c, 1)
+hook!("mm_filemap_fault", fault_begin_btf, fault_begin_raw, |c, Read| timed!(
+    Program::FaultBegin,
+    page_fault::begin::<Read>(arg(c, 0), word(c, 1))
 ));
 hook!("page_fault_user", fault_enter_btf, fault_enter_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
-    page_fault::begin_any(word(c, 0))
+    timed!(Program::FaultBegin, page_fault::begin_any(word(c, 0)))
 });
 hook!("writeback_dirty_folio", dirty_btf, dirty_raw, |c, Read| dirty::folio::<Read>(arg(c, 0), arg(c, 1)));
 hook!("io_uring_submit_req", async_submit_btf, async_submit_raw, |c, Read| timed!(
@@ -179,7 +184,7 @@ hook!("io_uring_submit_sqe", async_submit_sqe_btf, async_submit_sqe_raw, |c, Rea
 });
 hook!("io_uring_queue_async_work", async_queue_btf, async_queue_raw, |c, Read| {
     file::moves::on_async_work::<Read>(arg(c, 0));
-    uring::queue(arg(c, 0))
+    timed!(Program::AsyncQueue, uring::queue(arg(c, 0)))
 });
 hook!("io_uring_complete", async_complete_btf, async_complete_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;

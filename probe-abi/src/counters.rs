@@ -134,8 +134,11 @@ pub const CALLS_UNSAMPLED: usize = NAMES_DISPLACED + 1;
 pub const RUNS: usize = CALLS_UNSAMPLED + 1;
 /// Sum of the ns of the runs that were measured.
 pub const TIMED_NS: usize = RUNS + 1;
-/// Runs of a program on a CPU of which the last is measured.
-pub const TIMED_EVERY: u64 = 64;
+/// Runs of a program on a CPU of which the last is measured. A prime: a loop of a few calls must not be measured at
+/// one of them.
+pub const TIMED_EVERY: u64 = 61;
+/// Maximum time of a measured run, in ns: more is an interrupt's, or the host's.
+pub const TIMED_MAX_NS: u64 = 20_000;
 
 /// Number of counters.
 pub const COUNTERS: usize = TIMED_NS + 1;

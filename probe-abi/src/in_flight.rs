@@ -149,7 +149,7 @@ pub struct AsyncIo {
     pub opcode: u8,
     pub sqe_flags: u8,
     pub interface: u8,
-    /// Ratio, like [`Header::sampling`](crate::record::Header::sampling).
+    /// Ratio, like [`Header::sampling`](crate::record::Header::sampling): its own, or that of its call.
     pub sampling: u8,
     /// Zero.
     pub reserved: [u8; 4],

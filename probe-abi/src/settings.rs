@@ -214,6 +214,8 @@ impl SyscallShape {
     pub const EXCLUDABLE: u32 = 1 << 26;
     /// In a task's state: the open system call is excluded by its files' paths, or by head sampling.
     pub const EXCLUDED: u32 = 1 << 27;
+    /// Head sampling keeps each of these calls: a truncation ends what earlier writes of its file are known for.
+    pub const UNSAMPLED: u32 = 1 << 28;
     const FD_SHIFT: u32 = 4;
     const SECOND_FD_SHIFT: u32 = 8;
     const PATH_SHIFT: u32 = 12;

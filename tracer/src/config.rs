@@ -309,6 +309,9 @@ fn shape(call: SyscallId) -> SyscallShape {
     if spec.writes_second_file() {
         bits |= SyscallShape::WRITES_SECOND;
     }
+    if spec.class == SyscallClass::Truncate {
+        bits |= SyscallShape::UNSAMPLED;
+    }
     if SUBMITTERS.contains(&call.name()) {
         bits |= SyscallShape::SUBMITS;
     }

@@ -120,7 +120,7 @@ pub struct Tracer {
     /// Keeps a budget by head sampling.
     pub(crate) budget: Option<BudgetKeeper>,
     /// Ratio of head sampling, if it is on without a budget.
-    _head_sampling: Option<HeadSamplingRatio>,
+    head_sampling: Option<HeadSamplingRatio>,
 }
 
 impl Tracer {
@@ -303,7 +303,7 @@ impl Tracer {
             path_filter,
             whole_machine: config.kernel_origin,
             budget,
-            _head_sampling: head_sampling,
+            head_sampling,
         })
     }
 
@@ -315,6 +315,9 @@ impl Tracer {
         let mut reader =
             RingReader::new(rings.collect::<io::Result<_>>().map_err(failed)?, self.operations.clone());
         reader.page_origins.set_whole_machine(self.whole_machine);
+        if self.is_sampled() {
+            reader.page_origins.set_sampled();
+        }
         reader.usdt = self.usdt_collector.take();
         reader.nbd = self.nbd_handle.is_some().then(|| NbdRequests::new(self.source));
         Ok(reader)
@@ -383,6 +386,11 @@ impl Tracer {
     /// number of threads marked now.
     pub fn trace_process_tree(&self, pid: Pid) -> Result<usize, TracerError> {
         self.task_marks.mark_tree(pid)
+    }
+
+    /// Returns whether head sampling may leave operations out.
+    fn is_sampled(&self) -> bool {
+        self.budget.is_some() || self.head_sampling.is_some()
     }
 
     /// Returns what the budget does, if there is one.

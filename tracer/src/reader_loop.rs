@@ -175,7 +175,6 @@ impl EventLoop {
         if self.sequence.is_multiple_of(RECURSION_MISSES_EVERY) {
             self.read_recursion_misses();
         }
-        let stats = self.recent_stats()?;
         let dropped = match &self.rings.usdt {
             Some(_) => self.tracer.counters.of(KernelProgram::Usdt)?[USDT_DROPPED],
             None => 0,
@@ -189,13 +188,15 @@ impl EventLoop {
             let mut batch = PendingBatch { events, watermark, polled_at, usdt_dropped: dropped };
             STAGES.iter().for_each(|stage| stage(self, &mut batch));
             self.last_watermark = watermark;
+            // For each batch: a full bus may hold it up for long, and a budget must go on.
+            let stats = self.recent_stats()?;
             let batch = EventBatch {
                 source: self.tracer.source,
                 sequence: self.sequence,
                 anchor: self.anchor,
                 events: batch.events,
                 watermark,
-                stats: stats.clone(),
+                stats,
                 crashed_runs: Vec::new(),
             };
             self.sequence += 1;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::TraceId;
+
 /// Ratio of head sampling: one root in a power of two. The decision is a function of the trace's id
 /// (`blkkin_probe_abi::head_sampling`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -40,10 +42,20 @@ impl HeadSampling {
         self.0
     }
 
+    /// Returns whether the ratio keeps the trace with this id.
+    pub fn keeps(self, trace: TraceId) -> bool {
+        trace.0 as u64 & ((1 << 56) - 1) >= self.threshold()
+    }
+
+    /// Returns OpenTelemetry's rejection threshold, a number of 56 bits.
+    fn threshold(self) -> u64 {
+        (1 << 56) - (1 << (56 - self.0))
+    }
+
     /// Returns the W3C trace state with OpenTelemetry's threshold (*TraceState: Probability Sampling*,
     /// opentelemetry.io/docs/specs/otel/trace/tracestate-probability-sampling); none if each root is recorded.
     pub fn trace_state(self) -> Option<String> {
-        let threshold = (1_u64 << 56) - (1 << (56 - self.0));
+        let threshold = self.threshold();
         (self != HeadSampling::ALL).then(|| {
             let digits = format!("{threshold:014x}");
             format!("ot=th:{}", digits.trim_end_matches('0'))
@@ -64,6 +76,14 @@ mod tests {
         assert_eq!(HeadSampling::from_one_in(1 << 20), Some(HeadSampling::MIN_RATIO));
         assert_eq!([0, 3, 100, 1 << 21].map(HeadSampling::from_one_in), [None; 4]);
         assert_eq!(HeadSampling::from_log2(21), None);
+    }
+
+    #[test]
+    fn a_ratio_keeps_the_highest_ids() {
+        let half = HeadSampling::from_one_in(2).unwrap();
+        let keeps = |id: u128| half.keeps(TraceId(id));
+        assert!(keeps(1 << 55) && !keeps((1 << 55) - 1) && !keeps(0xff << 56), "the last 56 bits decide");
+        assert!(HeadSampling::ALL.keeps(TraceId(0)));
     }
 
     /// The examples of the specification: 1/2 is 8, 1/4 is c, 1/64 is fc.

@@ -13,7 +13,7 @@ use blkkin_wire::syscalls::errno_of;
 use super::placement::{SpanHeader, SpanPlacement};
 use super::process_tags::{process_tags, thread_tags};
 use super::tags::Tags;
-use super::{block, error, names};
+use super::{block, error, head_sampling, names};
 use crate::latency;
 use crate::trace::interned_file::{InternedFile, inode};
 use crate::trace::page_cache::CachedRead;
@@ -29,6 +29,8 @@ pub(super) fn add(trace: &Trace, call: &SyscallEvent, spans: &mut Vec<Span>) {
         spans.push(child);
     }
     block::add(&placement, spans);
+    // Commits are not sampled.
+    head_sampling::add(call.sampling, spans);
     for wait in trace.waited_for.iter().filter(|wait| wait.primary) {
         let commit = &*wait.trace;
         let commit_placement = SpanPlacement {

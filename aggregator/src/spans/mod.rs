@@ -101,6 +101,8 @@ pub fn spans_of(trace: &Trace) -> Vec<Span> {
         Root::Fault(fault) => fault::add(trace, fault, &mut spans),
         Root::AsyncIo | Root::Kernel | Root::Missing => block::add(&SpanPlacement::of(trace), &mut spans),
     }
-    head_sampling::add(trace, &mut spans);
+    if let (Root::AsyncIo, Some(io)) = (&trace.root, trace.root_async_io()) {
+        head_sampling::add(io.event.sampling, &mut spans);
+    }
     spans
 }

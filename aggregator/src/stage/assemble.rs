@@ -47,6 +47,7 @@ use std::hash::RandomState;
 use blkkin_wire::fragment::{FragmentBatch, FragmentKind, Incarnation, StageId, TraceFragment};
 use blkkin_wire::ids::TraceId;
 use blkkin_wire::remote_link::{RemoteLink, Reparented};
+use blkkin_wire::span::TRACE_STATE_TAG;
 use blkkin_wire::stage::{InputRecord, LogTime, Stage, StageOutput};
 use blkkin_wire::v1;
 use serde::{Deserialize, Serialize};
@@ -396,6 +397,12 @@ impl AssembleStage {
         self.stats.sampled += 1;
         self.stats.spans += fragment.spans.len() as u64;
         let (sampled, remote_link) = (rules.annotation(reasons), RemoteLink::None);
+        let mut fragment = fragment;
+        if sampled.is_some() {
+            // The threshold of head sampling is no longer the probability with which the trace is exported.
+            let tags = fragment.spans.iter_mut().map(|span| &mut span.tags);
+            tags.for_each(|tags| tags.retain(|(key, _)| key != TRACE_STATE_TAG));
+        }
         self.numbers
             .write(TraceFragment { sampled, sampled_by_application: false, remote_link, ..fragment }, out);
     }

@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 
 use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::{Root, Trace};
-use blkkin_tracer::{AttachKind, TracerConfig};
+use blkkin_tracer::{AttachKind, Filter, TracerConfig};
 use blkkin_wire::event::SyscallEvent;
+use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::span::TagValue;
 
 use crate::support::context::Programs;
@@ -30,8 +31,13 @@ const RING: usize = 64 << 20;
 /// Records what the program does after its argument `await=go`, once its slot and `keys` attribute
 /// names are known.
 fn record(kind: Option<AttachKind>, programs: &Programs, script: &[&str], keys: usize) -> Recording {
+    record_with(&TracerConfig { attach: kind, ..TracerConfig::default() }, programs, script, keys)
+}
+
+/// Records with this configuration, as [`record`] does.
+fn record_with(config: &TracerConfig, programs: &Programs, script: &[&str], keys: usize) -> Recording {
     let mut program = ScriptedProgram::new(programs, script);
-    let config = TracerConfig { attach: kind, ring_bytes: Some(RING), ..TracerConfig::default() };
+    let config = TracerConfig { ring_bytes: Some(RING), ..config.clone() };
     let recorder = Recorder::start(&config, &[program.process.pid()]);
     program.process.release();
     let known =
@@ -172,6 +178,27 @@ fn moved_pages() -> u64 {
     let lines = counts.lines().filter_map(|line| line.split_once(' '));
     let of_pages = lines.filter(|(name, _)| ["pgmigrate_success", "pgmigrate_fail"].contains(name));
     of_pages.map(|(_, count)| count.parse::<u64>().unwrap()).sum()
+}
+
+/// A thread that publishes attributes and no span has no trace that could decide about its calls: with head sampling
+/// the id of each call does.
+#[test]
+fn a_call_with_attributes_and_no_span_is_sampled_by_its_own_id() {
+    const SETS: usize = 40;
+    needs!();
+    let programs = or_skip!(Programs::of("thread-attributes"));
+    let script = [&["keys=one", "await=go"][..], &["set=0:0=x"; SETS]].concat();
+    // The program samples the span of its warm-up.
+    let filter = Filter { keep_sampled: true, ..Filter::default() };
+    let config =
+        TracerConfig { filter, head_sampling: HeadSampling::from_one_in(4), ..TracerConfig::default() };
+    let recording = record_with(&config, &programs, &script, 1);
+    let calls = recording.calls_named("pread64").into_iter();
+    let found: Vec<_> = calls.filter(|call| call.attributes.is_some() && call.context.is_none()).collect();
+    assert!(found.iter().all(|call| call.args[3] == 0 && call.sampling.one_in() == 4), "{found:#?}");
+    // One in four of 4,000, within five standard deviations.
+    println!("{} of {} calls", found.len(), SETS * EACH);
+    assert!(found.len().abs_diff(SETS * EACH / 4) < 137, "{}", found.len());
 }
 
 /// Key numbers without a name, values that are no text, truncated entries, more bytes than are

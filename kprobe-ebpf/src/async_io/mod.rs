@@ -125,18 +125,11 @@ pub fn set_file_name(position: u32, name: u64) {
     }
 }
 
-/// Releases the entry of a submission that head sampling leaves out.
-#[inline(always)]
-fn leave_out(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
-    table::release(entry);
-    percpu.count(CALLS_UNSAMPLED);
-}
-
 /// Ends an entry whose completion was not seen.
 #[inline(always)]
 fn end_unseen(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
     if entry.flags & ASYNC_UNSAMPLED != 0 {
-        return leave_out(percpu, entry);
+        return table::release(entry);
     }
     entry.flags |= ASYNC_NO_END;
     // SAFETY: the clock has no preconditions.
@@ -167,7 +160,7 @@ fn end(percpu: &mut PerCpuState, entry: &mut AsyncIo, now: u64) {
         }
         put! {
             header.tag: TAG_ASYNC_IO,
-            header.sampling: entry.sampling,
+            header.sampling: if entry.parent == 0 { entry.sampling } else { 0 },
             header.flags: entry.flags,
             header.len: size_of::<AsyncIoRecord>() as u32,
             header.time_ns: now,

@@ -16,7 +16,7 @@
 //! and, since 6.2, one whose entry did not fit into the queue. When the kernel uses its memory for
 //! another request, its record is written with ASYNC_NO_END.
 
-use super::{AsyncIo, SUBMISSIONS, clear_file, end, end_unseen, leave_out};
+use super::{AsyncIo, SUBMISSIONS, clear_file, end, end_unseen};
 use crate::file::view::FileView;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
@@ -69,7 +69,7 @@ pub fn submit<R: KernelRead>(req: Pointer) {
     unsafe { fill::<R>(percpu, entry, req, opcode) };
     place(entry, state);
     if sampling::is_on() {
-        sample(entry, state);
+        sample(percpu, entry, state);
     }
     // SAFETY: the clock has no preconditions.
     entry.start_ns = unsafe { bpf_ktime_get_ns() };
@@ -139,14 +139,17 @@ fn place(entry: &mut AsyncIo, state: &mut TaskState) {
 
 /// Decides about the submission: with its call, or as a root of its own.
 #[inline(always)]
-fn sample(entry: &mut AsyncIo, state: &TaskState) {
+fn sample(percpu: &mut PerCpuState, entry: &mut AsyncIo, state: &TaskState) {
     let kept = match state.span {
         0 => sampling::of(entry.span),
-        _ => (!state.is_excluded()).then_some(0),
+        _ => (!state.is_excluded()).then_some(state.record.header.sampling),
     };
     match kept {
         Some(sampling) => entry.sampling = sampling,
-        None => entry.flags |= ASYNC_UNSAMPLED,
+        None => {
+            entry.flags |= ASYNC_UNSAMPLED;
+            percpu.count(CALLS_UNSAMPLED);
+        }
     }
 }
 
@@ -189,7 +192,7 @@ pub fn complete(req: Pointer) {
         return end_unseen(percpu, entry);
     }
     if entry.flags & ASYNC_UNSAMPLED != 0 {
-        return leave_out(percpu, entry);
+        return table::release(entry);
     }
     // SAFETY: the clock has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };

@@ -13,7 +13,7 @@
 use super::percpu::PerCpuState;
 use super::settings::setting;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
-use blkkin_probe_abi::counters::{RUNS, TIMED_EVERY, TIMED_NS};
+use blkkin_probe_abi::counters::{RUNS, TIMED_EVERY, TIMED_MAX_NS, TIMED_NS};
 use blkkin_probe_abi::settings::Program;
 
 /// Runs the body of a program, and measures some of the runs. A macro: a closure would become a function,
@@ -36,7 +36,7 @@ pub fn begin(program: Program) {
     let Some(percpu) = PerCpuState::of(program) else { return };
     percpu.count(RUNS);
     percpu.timing = [0; 2];
-    if percpu.counted(RUNS) & (TIMED_EVERY - 1) == 0 {
+    if percpu.counted(RUNS) % TIMED_EVERY == 0 {
         // SAFETY: the clock has no preconditions.
         unsafe {
             let first = bpf_ktime_get_ns();
@@ -57,6 +57,7 @@ pub fn end(program: Program) {
     if begun != 0 {
         // SAFETY: the clock has no preconditions.
         let time = unsafe { bpf_ktime_get_ns() } - begun;
-        percpu.add(TIMED_NS, if time > reading { time - reading } else { 0 });
+        let time = if time > reading { time - reading } else { 0 };
+        percpu.add(TIMED_NS, if time > TIMED_MAX_NS { TIMED_MAX_NS } else { time });
     }
 }

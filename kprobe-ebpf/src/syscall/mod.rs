@@ -69,7 +69,8 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
     fields.header.flags = 0;
     fields.header.sampling = 0;
     state.context_fault = 0;
-    let decided = sampling::is_on() && !thread_context::may_exist(state);
+    let sampled = sampling::is_on() && !shape.has(SyscallShape::UNSAMPLED);
+    let decided = sampled && !thread_context::may_exist(state);
     if decided && !sampling::samples(state, span) {
         open_syscall::exclude(percpu, state, span, CALLS_UNSAMPLED);
         return;
@@ -105,7 +106,7 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
         capture::copy_paths(state, shape);
     }
     thread_context::read_at_entry(percpu, task, state);
-    if sampling::is_on() && !decided && !sampling::samples(state, span) {
+    if sampled && !decided && !sampling::samples(state, span) {
         open_syscall::exclude(percpu, state, span, CALLS_UNSAMPLED);
         return;
     }

@@ -46,7 +46,11 @@ pub fn samples(state: &mut TaskState, span: u64) -> bool {
         if thread_context::keeps_sampled(state) {
             return true;
         }
-        id = last_half(&state.head.trace);
+        let [first, last] = halves(&state.head.trace);
+        // A thread may publish attributes without a span.
+        if first | last != 0 {
+            id = last;
+        }
     } else if state.context_fault != 0 {
         // The trace is known at the return only.
         return true;
@@ -60,9 +64,10 @@ pub fn samples(state: &mut TaskState, span: u64) -> bool {
     }
 }
 
-/// Returns the last 64 bits of a trace id.
+/// Returns the first and the last 64 bits of a trace id.
 #[inline(always)]
-fn last_half(trace: &[u8; 16]) -> u64 {
+fn halves(trace: &[u8; 16]) -> [u64; 2] {
     // SAFETY: the trace id is the first field of its head, which is aligned to 8.
-    u64::from_be(unsafe { (&raw const trace[8]).cast::<u64>().read_unaligned() })
+    let words = unsafe { (&raw const *trace).cast::<[u64; 2]>().read() };
+    [u64::from_be(words[0]), u64::from_be(words[1])]
 }

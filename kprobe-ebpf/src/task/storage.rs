@@ -150,7 +150,7 @@ impl TaskState {
         self.span != 0 && self.span_start_ns == 0
     }
 
-    /// Returns whether the open system call is excluded by a path filter.
+    /// Returns whether the open system call is excluded by a path filter or by head sampling.
     #[inline(always)]
     pub fn is_excluded(&self) -> bool {
         self.in_syscall() && self.shape & SyscallShape::EXCLUDED != 0

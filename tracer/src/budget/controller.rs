@@ -4,8 +4,11 @@
 //! *Invariant*: never above the greatest ratio, never below [`HeadSampling::MIN_RATIO`].
 //!
 //! *Down at once, up slowly.* A tick well above the budget, or a second above it, lowers the ratio in one
-//! step to where the cost will be [`AIM`] of the budget. The ratio rises again when three seconds show
-//! that the greater one stays below that too.
+//! step to where the cost will be at its target. The ratio rises again, one step at a time, when two
+//! seconds show that the greater one stays below the target too.
+//!
+//! *Target*: [`AIM`] of the budget. Where the hooks and the idle process alone take more than half of it, the
+//! middle between them and the budget: what is left is used, however little it is.
 //!
 //! *Rejected*: a controller that knows only the total (halve above, double below a half). Where the hooks
 //! alone take half of the budget it never rises again.
@@ -17,19 +20,17 @@ use blkkin_wire::head_sampling::HeadSampling;
 use super::meter::Tick;
 use super::smaller;
 
-/// Part of the budget at which a new ratio aims.
+/// Part of the budget that is the target, unless the fixed cost takes most of it.
 const AIM: f64 = 0.75;
 /// A tick above this multiple of the budget lowers the ratio at once.
 const AT_ONCE: f64 = 1.25;
 /// Seconds above the budget that lower the ratio, and below it that raise it.
 const ABOVE: f64 = 1.0;
-const BELOW: f64 = 3.0;
+const BELOW: f64 = 2.0;
 /// Seconds above the budget with nothing left to save, after which it counts as exceeded.
 const STUCK: f64 = 3.0;
 /// Below this part of the budget a smaller ratio saves nothing more.
 const NOTHING_LEFT: f64 = 0.02;
-/// Maximum steps up at once.
-const STEPS_UP: u8 = 3;
 
 pub(super) struct Controller {
     budget: f64,
@@ -57,10 +58,12 @@ impl Controller {
         while self.seconds() - self.ticks.front().map_or(0.0, |first| first.seconds) >= BELOW {
             self.ticks.pop_front();
         }
-        let is_above = tick.total > AT_ONCE * self.budget
-            || self.average(ABOVE).is_some_and(|average| average.total > self.budget);
-        let ratio = if is_above { self.below(tick) } else { self.above() };
-        self.stuck = if is_above && ratio == self.ratio { self.stuck + tick.seconds } else { 0.0 };
+        let average = self.average(ABOVE).filter(|average| average.total > self.budget);
+        // A tick that the process spent on something else is no reason: no ratio lowers that.
+        let jump = tick.total > AT_ONCE * self.budget && tick.total - tick.variable <= self.budget;
+        let above = if jump { Some(*tick) } else { average };
+        let ratio = above.map_or_else(|| self.above(), |above| self.below(&above));
+        self.stuck = if above.is_some() && ratio == self.ratio { self.stuck + tick.seconds } else { 0.0 };
         if ratio != self.ratio {
             self.ticks.clear();
             self.ratio = ratio;
@@ -68,11 +71,16 @@ impl Controller {
         self.ratio
     }
 
-    /// Returns the greatest ratio at which the cost will be within the aim, or is all that is left.
+    /// Returns the cost to aim at, with this cost that no ratio lowers.
+    fn target(&self, fixed: f64) -> f64 {
+        (AIM * self.budget).max((fixed + self.budget) / 2.0)
+    }
+
+    /// Returns the greatest ratio at which the cost will be at its target, or is all that is left.
     fn below(&self, tick: &Tick) -> HeadSampling {
         let fixed = tick.total - tick.variable;
         let (mut variable, mut steps) = (tick.variable, 0);
-        while fixed + variable > AIM * self.budget && variable > NOTHING_LEFT * self.budget {
+        while fixed + variable > self.target(fixed) && variable > NOTHING_LEFT * self.budget {
             (variable, steps) = (variable / 2.0, steps + 1);
         }
         smaller(self.ratio, steps)
@@ -81,12 +89,8 @@ impl Controller {
     /// Returns a greater ratio if the last seconds allow it.
     fn above(&self) -> HeadSampling {
         let Some(average) = self.average(BELOW) else { return self.ratio };
-        let room = (self.ratio.log2() - self.greatest.log2()).min(STEPS_UP);
-        let fits = |steps: &u8| {
-            let more = average.variable * ((1_u32 << steps) - 1) as f64;
-            average.total + more <= AIM * self.budget
-        };
-        let steps = (1..=room).take_while(fits).last().unwrap_or(0);
+        let fits = average.total + average.variable <= self.target(average.total - average.variable);
+        let steps = u8::from(fits && self.ratio.log2() > self.greatest.log2());
         HeadSampling::from_log2(self.ratio.log2() - steps).unwrap_or(self.ratio)
     }
 
@@ -178,6 +182,33 @@ mod tests {
         );
         apply(&mut controller, Load { hooks: 0.001, records: 0.001 }, 60);
         assert!(!controller.is_exceeded() && controller.ratio == HeadSampling::ALL);
+    }
+
+    /// Hooks that take most of the budget leave little, and that is used: the ratio does not stay at the smallest.
+    #[test]
+    fn what_the_hooks_leave_of_the_budget_is_used() {
+        for hooks in [0.5, 0.75, 0.85, 0.95] {
+            let mut controller = Controller::new(BUDGET, HeadSampling::ALL);
+            let busy = Load { hooks: hooks * BUDGET, records: 0.1 };
+            let costs = apply(&mut controller, busy, 60);
+            assert!(costs[300..].iter().all(|cost| *cost <= BUDGET), "{hooks}");
+            let cost = costs[costs.len() - 1];
+            assert!(cost - busy.hooks > 0.2 * (BUDGET - busy.hooks), "{hooks}: {cost}");
+            assert!(!controller.is_exceeded());
+            apply(&mut controller, Load { hooks: busy.hooks, records: 0.01 * BUDGET }, 60);
+            assert_eq!(controller.ratio, HeadSampling::ALL, "{hooks}");
+        }
+    }
+
+    /// A tick that the process spends on something else than records changes nothing.
+    #[test]
+    fn a_peak_without_records_changes_nothing() {
+        let mut controller = Controller::new(BUDGET, HeadSampling::ALL);
+        for n in 0..1_000 {
+            let total = if n % 20 == 0 { 3.0 * BUDGET } else { 0.5 * BUDGET };
+            controller.update(&Tick { seconds: SECONDS, total, variable: 0.3 * BUDGET });
+            assert_eq!(controller.ratio, HeadSampling::ALL, "{n}");
+        }
     }
 
     #[test]

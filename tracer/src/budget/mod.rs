@@ -3,14 +3,15 @@
 //! *In*: the kernel side's counters and the process' CPU time, ten times a second. *Out*: the ratio by which
 //! the kernel side records operations, and a [`BudgetStatus`] for metrics.
 //!
-//! *The cost* has two parts. The programs that run most measure one run in 64 (`TIMED_NS`), and each run is
+//! *The cost* has two parts. The programs that run most measure one run in 61 (`TIMED_NS`), and each run is
 //! charged with 8 ns for the kernel's way into it. The process' own CPU time is everything that the
 //! tracer does with the records, whatever process it is in: reading, encoding, sending.
 //!
 //! *Invariant*: the ratio changes only what is recorded from now on, and each record has its own ratio.
 //!
-//! *Limits*: programs that run seldom (tasks, commits, page faults) are not measured, nor is what the
-//! kernel does for this process' sockets in other tasks. The hooks themselves are a cost that no ratio
+//! *Limits*: the programs of tasks, commits and locks are not measured, nor is what the kernel does for this
+//! process' sockets in other tasks. While the reader waits for a full bus, the ratio stays as it is. The
+//! hooks themselves are a cost that no ratio
 //! lowers: if they alone exceed the budget, [`BudgetStatus::is_exceeded`] is true.
 
 mod controller;

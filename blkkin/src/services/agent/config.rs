@@ -25,6 +25,7 @@ pub(super) fn reject_capture_with_replay(args: &AgentArgs) -> Result<(), CliErro
         LttngArgs { ust: true, .. } => ("--ust", "LTTng data"),
         LttngArgs { nbd: true, .. } => ("--nbd", "NBD data"),
         _ if !args.usdt.probes.is_empty() => ("--probes", "USDT data"),
+        _ if args.filter.sample.is_some() => ("--sample", "each operation"),
         _ => return Ok(()),
     };
     if args.replay.is_none() {

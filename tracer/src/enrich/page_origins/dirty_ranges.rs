@@ -14,6 +14,8 @@
 //! the page dirty again. That write ended before the bio was queued and is taken for one of its
 //! writers. If the page is written back again and no later write covers it, it must be one of those.
 //!
+//! That holds only if each write is recorded. With head sampling there is no second choice.
+//!
 //! *A write that was under way at a bio's time* may be in that bio, in the next one, or in both. It is
 //! a writer of the next one too, with evidence of its own if others cover the page.
 //!
@@ -116,6 +118,8 @@ pub(crate) struct DirtyRanges {
     dirty_bytes: u64,
     entries_max: usize,
     start: MonotonicNs,
+    /// Writers of a range stay for a time after it was written back.
+    keeps_carried: bool,
     evicted_files: HashSet<FileId>,
     every_file_evicted: bool,
     /// Writes evicted for lack of room.
@@ -133,10 +137,16 @@ impl DirtyRanges {
             dirty_bytes: 0,
             entries_max,
             start,
+            keeps_carried: true,
             evicted_files: HashSet::new(),
             every_file_evicted: false,
             evicted: 0,
         }
+    }
+
+    /// Forgets the writers of a range as soon as it is written back: not all writes are recorded.
+    pub(crate) fn forget_carried(&mut self) {
+        self.keeps_carried = false;
     }
 
     /// Records a write. `carried` lists the write-backs that were queued while it was under way.
@@ -212,7 +222,7 @@ impl DirtyRanges {
     ) -> Vec<PageWriter> {
         let stamp = self.stamp(queued);
         let mut writers = Writers::default();
-        let mut second_choice = Vec::new();
+        let (mut second_choice, keeps_carried) = (Vec::new(), self.keeps_carried);
         let parts = ranges.iter().flat_map(|range| segments(file, range).map(move |(key, _)| (key, range)));
         for (key, range) in parts {
             self.edit_segment(key, |list| {
@@ -226,7 +236,7 @@ impl DirtyRanges {
                             writers.add(&entry, &part, entry.evidence());
                             kept.extend(split(entry, key.1, range, stamp, false));
                         }
-                        (part, at) if stamp.saturating_sub(at) <= entry.kept_ms() => {
+                        (part, at) if keeps_carried && stamp.saturating_sub(at) <= entry.kept_ms() => {
                             second_choice.extend(part.map(|part| (entry, part)));
                             kept.extend(split(entry, key.1, range, at, false));
                         }

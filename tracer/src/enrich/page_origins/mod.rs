@@ -149,6 +149,11 @@ impl PageOrigins {
         self.whole_machine = whole_machine;
     }
 
+    /// States that not all writes are recorded.
+    pub(crate) fn set_sampled(&mut self) {
+        self.ranges.forget_carried();
+    }
+
     /// Takes a record from a ring.
     pub(crate) fn on_record(&mut self, record: &BioPagesRecord) {
         self.recorded += 1;

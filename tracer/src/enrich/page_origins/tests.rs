@@ -337,6 +337,18 @@ fn a_page_that_was_made_dirty_again_before_its_bio_was_queued_has_its_writer_twi
     assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1], [1]]);
 }
 
+/// With head sampling a write that is not recorded may have made the page dirty again.
+#[test]
+fn an_earlier_writer_is_no_second_choice_if_not_all_writes_are_recorded() {
+    let mut origins = new();
+    origins.set_sampled();
+    let events = vec![write(1, [10, 11], 0, 4_096)];
+    let found =
+        process(&mut origins, events, &[bio(9, 100, 0, 4_096, 0), bio(10, 5_000, 0, 4_096, 0)], LATER);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [vec![1], vec![]]);
+    assert_eq!(found[1].bytes_unattributed, 4_096);
+}
+
 #[test]
 fn an_earlier_writer_is_no_second_choice_if_a_later_one_covers_the_page() {
     let events = vec![write(1, [10, 11], 0, 4_096), write(2, [200, 201], 0, 4_096)];
