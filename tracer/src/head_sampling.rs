@@ -2,11 +2,14 @@
 
 use aya::Ebpf;
 use aya::maps::{Array, MapData};
-use blkkin_probe_abi::head_sampling::HEAD_SAMPLING_MAP as MAP;
+use blkkin_probe_abi::head_sampling::{HEAD_SAMPLING_MAP as MAP, SAMPLING_MAX};
 use blkkin_wire::head_sampling::HeadSampling;
 
 use crate::aya_error::{error_chain, missing_map};
 use crate::error::TracerError;
+
+// Both sides have the same smallest ratio.
+const _: () = assert!(HeadSampling::MIN_RATIO.log2() == SAMPLING_MAX);
 
 /// The kernel side's ratio. Each record has the one that decided about it.
 pub struct HeadSamplingRatio {

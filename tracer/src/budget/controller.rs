@@ -18,7 +18,6 @@ use std::collections::VecDeque;
 use blkkin_wire::head_sampling::HeadSampling;
 
 use super::meter::Tick;
-use super::smaller;
 
 /// Part of the budget that is the target, unless the fixed cost takes most of it.
 const AIM: f64 = 0.75;
@@ -83,7 +82,7 @@ impl Controller {
         while fixed + variable > self.target(fixed) && variable > NOTHING_LEFT * self.budget {
             (variable, steps) = (variable / 2.0, steps + 1);
         }
-        smaller(self.ratio, steps)
+        HeadSampling::at_least(self.ratio.log2().saturating_add(steps))
     }
 
     /// Returns a greater ratio if the last seconds allow it.

@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use blkkin_probe_abi::counters::COUNTERS;
-use blkkin_wire::head_sampling::HeadSampling;
 
 use crate::error::TracerError;
 use crate::head_sampling::HeadSamplingRatio;
@@ -131,9 +130,4 @@ impl BudgetKeeper {
         }
         Ok(())
     }
-}
-
-/// Returns the ratio that is `steps` powers of two smaller, or the smallest one.
-fn smaller(ratio: HeadSampling, steps: u8) -> HeadSampling {
-    HeadSampling::from_log2(ratio.log2().saturating_add(steps)).unwrap_or(HeadSampling::MIN_RATIO)
 }
