@@ -122,9 +122,8 @@ impl Guest {
         let start = Instant::now();
         loop {
             let console = self.console();
-            let rest = console.lines().find_map(|line| line.strip_prefix("guest: ")?.strip_prefix(text));
-            if let Some(rest) = rest {
-                return rest.trim().to_owned();
+            if let Some(rest) = rest_of_line(&console, text) {
+                return rest.to_owned();
             }
             assert!(start.elapsed() < TIME_LIMIT, "no `{text}` in:\n{console}");
             std::thread::sleep(Duration::from_millis(100));
@@ -134,6 +133,19 @@ impl Guest {
     pub(crate) fn console(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
     }
+}
+
+/// The rest of the guest's first line that begins with this text. The console grows by a few bytes at a time, so
+/// a line without its end is not there yet.
+fn rest_of_line<'a>(console: &'a str, text: &str) -> Option<&'a str> {
+    let complete = console.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    complete.filter_map(|line| line.strip_prefix("guest: ")?.strip_prefix(text)).map(str::trim).next()
+}
+
+#[test]
+fn a_line_of_the_guest_is_read_when_it_is_complete() {
+    assert_eq!(rest_of_line("boots\r\nguest: after 60", "after"), None);
+    assert_eq!(rest_of_line("boots\r\nguest: after 600 4800\r\n", "after"), Some("600 4800"));
 }
 
 /// Makes the initramfs: busybox, the binary, the drivers of the disks.
