@@ -20,6 +20,7 @@ use crate::broker::Broker;
 use crate::common;
 use crate::support::disk::Disk;
 use crate::support::live::eventually;
+use crate::support::monotonic;
 use crate::support::service::Service;
 use crate::support::tmpfs::Tmpfs;
 use crate::support::traces::{self, TraceReader};
@@ -35,10 +36,7 @@ const DELAY: Duration = Duration::from_secs(2);
 
 /// Time by the clock of events.
 fn now() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the time to `time`, which outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    Duration::from_nanos(monotonic::now())
 }
 
 fn agent(folder: &Path, more: &[&str]) -> Service {

@@ -12,6 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::gated_process::GatedProcess;
+use super::monotonic::now;
 
 pub(crate) const PAGE: usize = 4096;
 const ACCESSES_MAX: usize = 8_192;
@@ -201,13 +202,6 @@ impl Report {
         self.access((&raw const byte) as usize, Access::Load);
         self.shared.len = 0;
     }
-}
-
-fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the struct.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Returns the major faults of RUSAGE_SELF or RUSAGE_CHILDREN, by the kernel's count.

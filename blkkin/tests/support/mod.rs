@@ -24,6 +24,7 @@ pub(crate) mod mapping;
 pub(crate) mod memory_limit;
 pub(crate) mod metrics;
 pub(crate) mod missed_ends;
+pub(crate) mod monotonic;
 pub(crate) mod moving_tree;
 pub(crate) mod nbd;
 pub(crate) mod nbd_fleet;

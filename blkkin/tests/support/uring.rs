@@ -11,6 +11,7 @@ use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, opcode, types};
 
 use super::direct::{self, BLOCK, Block};
+use super::monotonic::now;
 
 /// Method of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,12 +165,35 @@ pub(crate) fn read_log(log: &Path) -> Vec<Submission> {
     fs::read_to_string(log).unwrap().lines().map(line).collect()
 }
 
-/// Returns the clock that the tracer uses.
-pub(crate) fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+/// Reads `batches` times `depth` blocks of a device, a batch for each call, of which each waits for `awaited`
+/// completions. Returns 0, or what failed.
+pub(crate) fn read_in_batches(node: &Path, batches: usize, depth: usize, awaited: usize) -> i32 {
+    let device = direct::open(node);
+    let Ok(mut ring) = IoUring::new(depth as u32) else { return 1 };
+    let mut blocks: Vec<Block> = (0..depth).map(|_| Block([0; BLOCK])).collect();
+    for _ in 0..batches {
+        for (slot, block) in blocks.iter_mut().enumerate() {
+            let pointer = block.0.as_mut_ptr();
+            let read = opcode::Read::new(types::Fd(device.as_raw_fd()), pointer, BLOCK as u32);
+            // Not next to each other, so that the kernel does not merge them.
+            let entry = read.offset((2 * slot * BLOCK) as u64).build();
+            // SAFETY: device and block outlive the request.
+            if unsafe { ring.submission().push(&entry) }.is_err() {
+                return 2;
+            }
+        }
+        if ring.submit_and_wait(awaited).is_err() {
+            return 3;
+        }
+        let mut completed = 0;
+        while completed < depth {
+            completed += ring.completion().filter(|one| one.result() == BLOCK as i32).count();
+            if completed < depth && ring.submit_and_wait(1).is_err() {
+                return 4;
+            }
+        }
+    }
+    0
 }
 
 /// Writes `count` blocks one behind the other into a file, through the page cache, one in a call.
