@@ -39,6 +39,7 @@ mod peers;
 mod posts;
 mod process;
 mod proxy;
+mod sampling;
 #[path = "../../aggregator/tests/support/fleet/mod.rs"]
 mod simulation;
 mod stages;
@@ -102,6 +103,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("peers", peers::run),
     ("matrix", matrix::run),
     ("top", top::run),
+    ("sampling", sampling::run),
     ("fleet", fleet::run),
     ("guest", guest::run),
 ];

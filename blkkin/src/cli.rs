@@ -518,6 +518,10 @@ pub(crate) struct FilterArgs {
     /// Record one storage operation in N, chosen by its trace id before it begins: a power of two
     #[arg(long, value_name = "1/N")]
     pub(crate) sample: Option<String>,
+    /// With --sample or --budget: also keep operations that take this long or fail, decided when they
+    /// end: 10ms, 'fsync>20ms', 'read>2ms', failed
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    pub(crate) keep: Vec<String>,
     /// 0: only system calls that reached the block layer; 1: every system call, with paths; 2: raw
     /// arguments too
     #[arg(long, value_name = "LEVEL", default_value = "1")]

@@ -7,6 +7,7 @@
 mod cgroups;
 pub(crate) mod context_trust;
 mod devices;
+mod keep;
 mod machine_follower;
 mod paths;
 pub(crate) mod post_filter;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 
 use blkkin_probe_abi::settings::FILTERS_MAX;
 use blkkin_tracer::enrich::devices::disk_of_partition;
+use blkkin_tracer::keep::KeepRule;
 use blkkin_tracer::{AttachKind, Detail, Filter, TraceScope, Tracer, TracerConfig};
 use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::ids::{DeviceId, Pid};
@@ -41,6 +43,8 @@ pub(crate) struct TraceFilter {
     pub(crate) detail: Detail,
     /// Ratio by which the kernel side records operations; none: all.
     pub(crate) head_sampling: Option<HeadSampling>,
+    /// Rules by which operations are kept that head sampling does not draw.
+    pub(crate) keep: Vec<KeepRule>,
     /// The rules for whole traces.
     pub(crate) post: PostFilter,
 }
@@ -96,6 +100,7 @@ impl TraceFilter {
                 .map(sampling::ratio)
                 .transpose()?
                 .filter(|ratio| *ratio != HeadSampling::ALL),
+            keep: keep::rules(args)?,
             post: PostFilter {
                 tasks: None,
                 paths,
@@ -141,6 +146,7 @@ impl TraceFilter {
         scope: TraceScope,
         args: &TracerArgs,
     ) -> Result<TracerConfig, CliError> {
+        keep::check(&self.keep, self.head_sampling)?;
         if scope == TraceScope::Marked {
             let Filter { pids, tids, comms, cgroups, .. } = self.kernel.clone();
             self.post.tasks = TaskFilter { pids, tids, comms, cgroups }.non_empty();
@@ -164,6 +170,7 @@ impl TraceFilter {
             dirty_pages: false,
             machine_disks: false,
             head_sampling: self.head_sampling,
+            keep: self.keep.clone(),
             budget: None,
             usdt_probes: Vec::new(),
         })

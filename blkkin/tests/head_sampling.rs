@@ -8,7 +8,9 @@ use std::collections::{HashMap, HashSet};
 
 use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::Root;
+use blkkin_tracer::keep::{KeepRule, KeptOperations};
 use blkkin_tracer::{AttachKind, Filter, TraceScope, TracerConfig};
+use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::Submitter;
 use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::ids::SpanId;
@@ -31,8 +33,12 @@ const N: u64 = 1 << LOG2;
 const BLOCK: u64 = 4096;
 const DEPTH: u64 = 4;
 
-fn config() -> TracerConfig {
-    TracerConfig { head_sampling: HeadSampling::from_log2(LOG2), ..TracerConfig::default() }
+/// Returns a configuration that records one in N. `defers`: each operation is deferred until it ends, and none is kept
+/// for what it did, so that the same is recorded.
+fn config(defers: bool) -> TracerConfig {
+    let never = KeepRule::SlowerThan(KeptOperations::All, DurationNs(3_600_000_000_000));
+    let keep = if defers { vec![never] } else { vec![] };
+    TracerConfig { head_sampling: HeadSampling::from_log2(LOG2), keep, ..TracerConfig::default() }
 }
 
 /// Returns the number of reads of a run. A guest is emulated, and slow.
@@ -112,14 +118,16 @@ fn assert_spans(recording: &Recording) {
 fn a_call_is_recorded_whole_or_not_at_all() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(1 << 20));
-    for attach in [AttachKind::TpBtf, AttachKind::RawTp] {
+    for (attach, defers) in
+        [AttachKind::TpBtf, AttachKind::RawTp].into_iter().flat_map(|kind| [(kind, false), (kind, true)])
+    {
         let recording = until_complete(|| {
             let mut process = GatedProcess::new(|| {
                 let device = direct::open(disk.node());
                 (0..reads()).for_each(|n| direct::read_at(&device, n % 256 * BLOCK).unwrap());
                 0
             });
-            record(&TracerConfig { attach: Some(attach), ..config() }, &mut [&mut process])
+            record(&TracerConfig { attach: Some(attach), ..config(defers) }, &mut [&mut process])
         });
         assert_rule(&recording, &disk);
         assert_spans(&recording);
@@ -149,10 +157,11 @@ fn a_submission_of_io_uring_is_recorded_whole_or_not_at_all() {
     let calls = reads() / 2 / DEPTH;
     let disk = or_skip!(Disk::raw(calls * DEPTH * BLOCK));
     let log = disk.file("log");
-    for mode in [Mode::Plain, Mode::Worker, Mode::Sqpoll] {
+    let modes = [Mode::Plain, Mode::Worker, Mode::Sqpoll];
+    for (mode, defers) in modes.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         let recording = until_complete(|| {
             let mut process = GatedProcess::new(|| write_and_read(disk.node(), mode, calls, DEPTH, &log));
-            record(&config(), &mut [&mut process])
+            record(&config(defers), &mut [&mut process])
         });
         assert_rule(&recording, &disk);
         assert_spans(&recording);
@@ -178,24 +187,27 @@ fn an_iocb_of_libaio_goes_with_its_call() {
     needs!("losetup");
     let calls = reads() / DEPTH;
     let disk = or_skip!(Disk::raw(1 << 20));
-    let recording = until_complete(|| {
-        let mut process = GatedProcess::new(|| {
-            let device = direct::open(disk.node());
-            let mut aio = Aio::new(DEPTH as usize);
-            for call in 0..calls {
-                let offsets: Vec<u64> = (0..DEPTH).map(|slot| (call * DEPTH + slot) % 256 * BLOCK).collect();
-                aio.read(&device, &offsets, BLOCK as usize);
-                aio.wait(DEPTH as usize, BLOCK as usize);
-            }
-            0
+    for defers in [false, true] {
+        let recording = until_complete(|| {
+            let mut process = GatedProcess::new(|| {
+                let device = direct::open(disk.node());
+                let mut aio = Aio::new(DEPTH as usize);
+                for call in 0..calls {
+                    let offsets: Vec<u64> =
+                        (0..DEPTH).map(|slot| (call * DEPTH + slot) % 256 * BLOCK).collect();
+                    aio.read(&device, &offsets, BLOCK as usize);
+                    aio.wait(DEPTH as usize, BLOCK as usize);
+                }
+                0
+            });
+            record(&config(defers), &mut [&mut process])
         });
-        record(&config(), &mut [&mut process])
-    });
-    assert_rule(&recording, &disk);
-    let submits = recording.calls_named("io_submit").len() as u64;
-    assert_share(submits, calls);
-    let bios = recording.bios().filter(|bio| bio.device == disk.device()).count() as u64;
-    assert_eq!((recording.async_ios().count() as u64, bios), (submits * DEPTH, submits * DEPTH));
+        assert_rule(&recording, &disk);
+        let submits = recording.calls_named("io_submit").len() as u64;
+        assert_share(submits, calls);
+        let bios = recording.bios().filter(|bio| bio.device == disk.device()).count() as u64;
+        assert_eq!((recording.async_ios().count() as u64, bios), (submits * DEPTH, submits * DEPTH));
+    }
 }
 
 /// A loop device with direct I/O: its worker, which is a task like others, reads the disk below. What it does for
@@ -205,28 +217,33 @@ fn a_workers_part_of_an_operation_goes_with_it() {
     needs!("losetup", "mkfs.ext4");
     let lower = or_skip!(Disk::ext4(64 << 20));
     let upper = or_skip!(lower.upper(1 << 20));
-    let config = TracerConfig { scope: TraceScope::All, ..config() };
-    let recording = until_complete(|| {
-        let mut process = GatedProcess::new(|| {
-            let device = direct::open(&upper.node);
-            (0..reads() / 4).for_each(|n| direct::read_at(&device, n % 256 * BLOCK).unwrap());
-            0
+    for defers in [false, true] {
+        let config = TracerConfig { scope: TraceScope::All, ..config(defers) };
+        let recording = until_complete(|| {
+            let mut process = GatedProcess::new(|| {
+                let device = direct::open(&upper.node);
+                (0..reads() / 4).for_each(|n| direct::read_at(&device, n % 256 * BLOCK).unwrap());
+                0
+            });
+            record(&config, &mut [&mut process])
         });
-        record(&config, &mut [&mut process])
-    });
-    // The call and its request of the upper device, of which other programs of the machine have none.
-    let of_upper: HashSet<SpanId> = recording
-        .requests()
-        .filter(|request| request.device == upper.device())
-        .map(|request| request.root)
-        .collect();
-    let of_image: Vec<_> =
-        recording.calls_named("pread64").into_iter().filter(|call| of_upper.contains(&call.span)).collect();
-    assert_share(of_image.len() as u64, reads() / 4);
-    let roots: HashSet<SpanId> = of_image.iter().map(|call| call.span).collect();
-    let below: Vec<_> = recording.bios().filter(|bio| bio.device == lower.device()).collect();
-    assert!(below.iter().all(|bio| roots.contains(&bio.root)), "{below:#?}");
-    assert_eq!(below.len(), of_image.len());
+        // The call and its request of the upper device, of which other programs of the machine have none.
+        let of_upper: HashSet<SpanId> = recording
+            .requests()
+            .filter(|request| request.device == upper.device())
+            .map(|request| request.root)
+            .collect();
+        let of_image: Vec<_> = recording
+            .calls_named("pread64")
+            .into_iter()
+            .filter(|call| of_upper.contains(&call.span))
+            .collect();
+        assert_share(of_image.len() as u64, reads() / 4);
+        let roots: HashSet<SpanId> = of_image.iter().map(|call| call.span).collect();
+        let below: Vec<_> = recording.bios().filter(|bio| bio.device == lower.device()).collect();
+        assert!(below.iter().all(|bio| roots.contains(&bio.root)), "{below:#?}");
+        assert_eq!(below.len(), of_image.len());
+    }
 }
 
 /// The calls of one trace of an application are kept together, by the trace's id. Those that the
@@ -239,11 +256,11 @@ fn the_calls_of_an_applications_trace_are_kept_together() {
     /// second one is odd, and has the sampled flag.
     const STEP: u64 = 5_567_024_236_452_841;
     needs!();
-    for attach in [AttachKind::TpBtf, AttachKind::RawTp] {
+    for (attach, defers) in [(AttachKind::TpBtf, false), (AttachKind::RawTp, true)] {
         let programs = or_skip!(Programs::of("own"));
         let args = writer_args(&programs, "own", (SPANS, CALLS), STEP, &[]);
         let filter = Filter { keep_sampled: true, ..Filter::default() };
-        let config = TracerConfig { attach: Some(attach), filter, ..config() };
+        let config = TracerConfig { attach: Some(attach), filter, ..config(defers) };
         let recording = record_with_config(&config, &args, &programs.go());
         let mut calls_of: HashMap<u64, u64> = HashMap::new();
         for call in recording.calls() {

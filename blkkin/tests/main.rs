@@ -61,6 +61,7 @@ mod image;
 mod in_flight;
 mod install;
 mod kafka_or_direct;
+mod keep;
 mod kernels;
 mod links;
 mod log_format;

@@ -42,6 +42,7 @@ use blkkin_probe_abi::settings::Program;
 use block::{bio, legacy_request, request};
 use core::ffi::c_void;
 use runtime::arguments::{ArgArray, ArgRegisters, Arguments};
+use runtime::deferred;
 use runtime::layout::offset;
 use runtime::percpu::PerCpuState;
 use runtime::read::{DirectLoad, Pointer, ProbeRead};
@@ -86,6 +87,17 @@ macro_rules! hook {
     };
 }
 
+/// Runs the body of a program that may end parts of deferred operations, and decides about those that ended. A
+/// macro like `timed!`, for the same reason.
+macro_rules! ending {
+    ($program:expr, $body:expr) => {
+        timed!($program, {
+            $body;
+            deferred::decide($program)
+        })
+    };
+}
+
 /// Defines the fentry and kprobe variants of a function that replaces a hook's tracepoint. `$read`
 /// names the type that reads kernel memory, `$args` the type that reads the arguments.
 macro_rules! function {
@@ -109,11 +121,11 @@ macro_rules! function {
     };
 }
 
-hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Read| timed!(
+hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Read| ending!(
     Program::SyscallEnter,
     syscall::enter::<Read>(|| arg(c, 0), || word(c, 1))
 ));
-hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Read| timed!(
+hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Read| ending!(
     Program::SyscallExit,
     syscall::exit::<Read>(arg(c, 0), || word(c, 1) as i64)
 ));
@@ -127,39 +139,39 @@ hook!("inet_sock_set_state", nbd_end_btf, nbd_end_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     nbd::tcp::state_change(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
 });
-hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Read| timed!(
+hook!("block_bio_queue", bio_queue_btf, bio_queue_raw, |c, Read| ending!(
     Program::BioQueue,
     bio::queue::<Read>(arg(c, 0))
 ));
-hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Read| timed!(
+hook!("block_bio_complete", bio_complete_btf, bio_complete_raw, |c, Read| ending!(
     Program::BioComplete,
     bio::complete::<Read>(arg(c, 1))
 ));
-hook!("block_io_start", request_start_btf, request_start_raw, |c, Read| timed!(
+hook!("block_io_start", request_start_btf, request_start_raw, |c, Read| ending!(
     Program::RequestStart,
     request::start::<Read>(arg(c, 0))
 ));
-hook!("block_getrq", request_take_btf, request_take_raw, |c, Read| timed!(
+hook!("block_getrq", request_take_btf, request_take_raw, |c, Read| ending!(
     Program::RequestStart,
     legacy_request::on_getrq::<Read>(arg(c, 0))
 ));
-hook!("block_rq_insert", request_insert_btf, request_insert_raw, |c, Read| timed!(
+hook!("block_rq_insert", request_insert_btf, request_insert_raw, |c, Read| ending!(
     Program::RequestInsert,
     request::insert::<Read>(arg(c, 0))
 ));
-hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Read| timed!(
+hook!("block_rq_issue", request_issue_btf, request_issue_raw, |c, Read| ending!(
     Program::RequestIssue,
     request::issue::<Read>(arg(c, 0))
 ));
 hook!("block_rq_complete", request_complete_btf, request_complete_raw, |c, Read| {
-    timed!(
+    ending!(
         Program::RequestComplete,
         request::complete::<Read>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
     )
 });
 hook!("block_rq_merge", request_merge_btf, request_merge_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
-    timed!(Program::RequestMerge, request::merge(arg(c, 0)))
+    ending!(Program::RequestMerge, request::merge(arg(c, 0)))
 });
 hook!("block_io_start", totals_start_btf, totals_start_raw, |c, Read| totals::start::<Read>(arg(c, 0)));
 hook!("block_rq_issue", totals_issue_btf, totals_issue_raw, |c, Read| totals::issue::<Read>(arg(c, 0)));
@@ -175,12 +187,12 @@ hook!("page_fault_user", fault_enter_btf, fault_enter_raw, |c, Read| {
     timed!(Program::FaultBegin, page_fault::begin_any(word(c, 0)))
 });
 hook!("writeback_dirty_folio", dirty_btf, dirty_raw, |c, Read| dirty::folio::<Read>(arg(c, 0), arg(c, 1)));
-hook!("io_uring_submit_req", async_submit_btf, async_submit_raw, |c, Read| timed!(
+hook!("io_uring_submit_req", async_submit_btf, async_submit_raw, |c, Read| ending!(
     Program::AsyncSubmit,
     uring::submit::<Read>(arg(c, 0))
 ));
 hook!("io_uring_submit_sqe", async_submit_sqe_btf, async_submit_sqe_raw, |c, Read| {
-    timed!(Program::AsyncSubmit, uring::submit::<Read>(arg(c, 0)))
+    ending!(Program::AsyncSubmit, uring::submit::<Read>(arg(c, 0)))
 });
 hook!("io_uring_queue_async_work", async_queue_btf, async_queue_raw, |c, Read| {
     file::moves::on_async_work::<Read>(arg(c, 0));
@@ -188,7 +200,7 @@ hook!("io_uring_queue_async_work", async_queue_btf, async_queue_raw, |c, Read| {
 });
 hook!("io_uring_complete", async_complete_btf, async_complete_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
-    timed!(Program::AsyncComplete, uring::complete(arg(c, 1)))
+    ending!(Program::AsyncComplete, uring::complete(arg(c, 1)))
 });
 hook!("ext4_sync_file_enter", sync_enter_btf, sync_enter_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
@@ -268,16 +280,16 @@ pub extern "C" fn task_fork_raw(context: *mut c_void) -> i32 {
 }
 
 function!("x64_sys_call", call_enter_fentry, call_enter_kprobe, |c, Read, Args| {
-    timed!(
+    ending!(
         Program::SyscallEnter,
         syscall::enter::<Read>(|| Args::pointer(c, 0), || Args::word(c, 1) as u32 as u64)
     )
 });
 function!("submit_bio_noacct_nocheck", bio_queue_fentry, bio_queue_kprobe, |c, Read, Args| {
-    timed!(Program::BioQueue, bio::submit::<Read>(Args::pointer(c, 0)))
+    ending!(Program::BioQueue, bio::submit::<Read>(Args::pointer(c, 0)))
 });
 function!("blk_mq_start_request", request_issue_fentry, request_issue_kprobe, |c, Read, Args| {
-    timed!(Program::RequestIssue, request::issue::<Read>(Args::pointer(c, 0)))
+    ending!(Program::RequestIssue, request::issue::<Read>(Args::pointer(c, 0)))
 });
 function!("ext4_sync_file", sync_enter_fentry, sync_enter_kprobe, |c, Read, Args| {
     let _: core::marker::PhantomData<Read>;
@@ -299,7 +311,7 @@ function!("exit_files", task_exit_fentry, task_exit_kprobe, |c, Read, Args| {
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "fentry/syscall_exit_to_user_mode_prepare")]
 pub extern "C" fn call_exit_fentry(context: *mut c_void) -> i32 {
-    timed!(Program::SyscallExit, syscall::exit_to_user_mode::<DirectLoad>(ArgArray::pointer(context, 0)));
+    ending!(Program::SyscallExit, syscall::exit_to_user_mode::<DirectLoad>(ArgArray::pointer(context, 0)));
     0
 }
 

@@ -127,7 +127,8 @@ pub const WAITS_DROPPED: usize = WAITS_FIRED + 1;
 /// Files whose name another file displaced. Each is emitted again at its next use.
 pub const NAMES_DISPLACED: usize = WAITS_DROPPED + 1;
 
-/// System calls and submissions of asynchronous I/O that head sampling left out.
+/// System calls and submissions of asynchronous I/O that head sampling left out, at their begin or, if they
+/// were deferred, at their end.
 pub const CALLS_UNSAMPLED: usize = NAMES_DISPLACED + 1;
 
 /// Runs of the programs that measure themselves: see [`TIMED_EVERY`].
@@ -140,9 +141,24 @@ pub const TIMED_EVERY: u64 = 61;
 /// Maximum time of a measured run, in ns: more is an interrupt's, or the host's.
 pub const TIMED_MAX_NS: u64 = 20_000;
 
+/// Bios of operations that were deferred and then dropped.
+pub const BIOS_UNSAMPLED: usize = TIMED_NS + 1;
+/// Requests of operations that were deferred and then dropped.
+pub const REQUESTS_UNSAMPLED: usize = BIOS_UNSAMPLED + 1;
+/// Operations that were deferred and kept because they were slow.
+pub const KEPT_SLOW: usize = REQUESTS_UNSAMPLED + 1;
+/// Operations that were deferred and kept because they failed.
+pub const KEPT_FAILED: usize = KEPT_SLOW + 1;
+/// Operations that were deferred and kept because they outgrew their place.
+pub const KEPT_LARGE: usize = KEPT_FAILED + 1;
+/// Operations that could not be deferred, because their set of the table was full. They were left out.
+pub const DEFERRED_UNTRACKED: usize = KEPT_LARGE + 1;
+/// Operations that were deferred for longer than [`DEFERRED_NS_MAX`](crate::deferred::DEFERRED_NS_MAX) and lost their place to another.
+pub const DEFERRED_EXPIRED: usize = DEFERRED_UNTRACKED + 1;
+
 /// Number of counters.
-pub const COUNTERS: usize = TIMED_NS + 1;
+pub const COUNTERS: usize = DEFERRED_EXPIRED + 1;
 
 /// Words of a program's slot of per-CPU memory: its counters first, then the state that only the
 /// eBPF side uses.
-pub const PER_CPU_WORDS: usize = COUNTERS + 57;
+pub const PER_CPU_WORDS: usize = COUNTERS + 58;

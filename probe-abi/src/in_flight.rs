@@ -149,8 +149,8 @@ pub struct AsyncIo {
     pub opcode: u8,
     pub sqe_flags: u8,
     pub interface: u8,
-    /// Ratio, like [`Header::sampling`](crate::record::Header::sampling): its own, or that of its call.
-    pub sampling: u8,
+    /// Verdict before its end, its own or that of its call: see [`deferred`](crate::deferred).
+    pub verdict: u8,
     /// Zero.
     pub reserved: [u8; 4],
 }

@@ -8,7 +8,8 @@
 //!   [`layout`]),
 //! - the **counters** of fired and dropped records ([`counters`]),
 //! - the bios and requests **in flight** ([`in_flight`]),
-//! - the rule of **head sampling** ([`head_sampling`]),
+//! - the rule of **head sampling** ([`head_sampling`]), and operations that are **deferred** until they end
+//!   ([`deferred`]),
 //! - the **totals** of block requests that are counted instead of recorded ([`totals`]),
 //! - the location and head of **thread contexts** ([`context`]).
 //!
@@ -25,6 +26,7 @@ extern crate std;
 
 pub mod context;
 pub mod counters;
+pub mod deferred;
 pub mod excluded_paths;
 pub mod fault;
 pub mod head_sampling;

@@ -21,7 +21,8 @@ pub struct Header {
     /// Kind of record: `TAG_*`.
     pub tag: u8,
     /// Of a system call or a submission of asynchronous I/O that is the root of its trace: head
-    /// sampling keeps one root in 2 to the power of this. Otherwise zero.
+    /// sampling keeps one root in 2 to the power of this; from 129 on the reason for which the root was
+    /// kept ([`deferred`](crate::deferred)). Otherwise zero.
     pub sampling: u8,
     /// Flags specific to the tag: `SYSCALL_*`, `BIO_*`, `REQUEST_*`, `TASK_*`, `FILE_*`.
     pub flags: u16,
@@ -215,6 +216,8 @@ pub const BIO_IN_FAULT: u16 = 1 << 7;
 pub const BIO_IN_COMMIT: u16 = 1 << 8;
 /// With BIO_KERNEL_ORIGIN: a program submitted it that is not traced.
 pub const BIO_OF_OTHER: u16 = 1 << 9;
+/// In the table only: the record of the bio is deferred until its operation ends.
+pub const BIO_DEFERRED: u16 = 1 << 15;
 
 /// Bio, from `block_bio_queue` to the completion of its last byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -269,6 +272,8 @@ pub const REQUEST_ISSUED: u16 = 1 << 5;
 /// The request was allocated inside its task's plug (blk_start_plug, block/blk-core.c). It waits
 /// there for further requests of the task to merge with.
 pub const REQUEST_PLUGGED: u16 = 1 << 6;
+/// In the table only: the record of the request is deferred until its operation ends.
+pub const REQUEST_DEFERRED: u16 = 1 << 15;
 
 /// Block request, from `block_io_start` to its final `block_rq_complete`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -385,6 +390,11 @@ pub const PAGES_PART: u16 = 1 << 2;
 pub const PAGES_WRITTEN: u16 = 1 << 1;
 /// Flag of a [`BioPagesRecord`]: the bio has BIO_OF_OTHER.
 pub const PAGES_OF_OTHER: u16 = 1 << 3;
+/// Flag of a [`BioPagesRecord`]: the record of the bio is deferred and may never come. Only of a write: a range that
+/// becomes clean must be known at its time.
+pub const PAGES_DEFERRED: u16 = 1 << 4;
+/// Flag of a [`BioPagesRecord`]: the bio is left out, but its range of the file is clean now.
+pub const PAGES_UNSAMPLED: u16 = 1 << 5;
 
 /// Origin of the pages of a bio, written when the bio was queued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -634,6 +644,8 @@ pub const ASYNC_HAS_RESULT: u16 = 1 << 5;
 pub const ASYNC_WRITES_PAGE_CACHE: u16 = 1 << 6;
 /// In the table only: head sampling leaves the submission out, and its bios.
 pub const ASYNC_UNSAMPLED: u16 = 1 << 7;
+/// In the table only: the record of the submission is deferred until its operation ends.
+pub const ASYNC_DEFERRED: u16 = 1 << 8;
 
 /// Asynchronous I/O, from its submission to its completion.
 ///

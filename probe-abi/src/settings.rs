@@ -96,6 +96,10 @@ pub struct Settings {
     pub head_sampling: u32,
     /// 1: the programs that run most measure themselves.
     pub timed: u32,
+    /// 1: operations are deferred until they end: see [`deferred`](crate::deferred).
+    pub defers: u32,
+    /// Zero.
+    pub reserved: u32,
     /// Operations of io_uring that are traced: bit n is operation n (`IORING_OP_*`).
     pub async_operations: u64,
     /// Process ids, any of which matches.
@@ -179,7 +183,7 @@ pub struct PageCompletion {
     pub reserved: u32,
 }
 
-plain! { PointerStep = 24, PageCompletion = 16, Settings = 992 }
+plain! { PointerStep = 24, PageCompletion = 16, Settings = 1000 }
 
 /// Entries of the system call table: the highest number that blkkin traces is 437 (openat2).
 pub const SYSCALL_NUMBERS: usize = 512;

@@ -348,6 +348,9 @@ fn losses(losses: &Losses) -> Value {
             "in_flight": losses.in_flight,
             "filtered": losses.filtered,
             "unsampled": losses.unsampled,
+            "kept_slow": losses.kept[0],
+            "kept_failed": losses.kept[1],
+            "kept_large": losses.kept[2],
             "names_displaced": losses.names_displaced,
         },
     })

@@ -70,6 +70,8 @@ pub struct Losses {
     pub filtered: u64,
     /// Calls that head sampling left out.
     pub unsampled: u64,
+    /// Operations that were kept at their end: because they were slow, had failed, or were too large to be deferred.
+    pub kept: [u64; 3],
     /// Files whose path was to be sent again.
     pub names_displaced: u64,
     /// Counters of thread contexts.
@@ -141,6 +143,7 @@ impl From<&SourceStats> for Losses {
             compat: stats.calls_compat,
             filtered: stats.calls_filtered,
             unsampled: stats.calls_unsampled,
+            kept: [stats.kept_slow, stats.kept_failed, stats.kept_large],
             names_displaced: stats.names_displaced,
             paths_failed: stats.paths_failed,
             contexts: ContextStats {
@@ -225,6 +228,9 @@ impl Losses {
             ("still in flight at the end", self.in_flight),
             ("calls filtered", self.filtered),
             ("calls not sampled", self.unsampled),
+            ("operations kept for their time", self.kept[0]),
+            ("operations kept for their error", self.kept[1]),
+            ("operations kept for their size", self.kept[2]),
             ("calls whose thread context could not be read", self.contexts.unread),
             ("calls with an invalid thread context", self.contexts.invalid),
             ("calls with more thread attributes than are read", self.contexts.attributes_cut),

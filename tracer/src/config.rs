@@ -19,6 +19,7 @@ use crate::budget::Budget;
 use crate::enrich::contexts::policy::ContextPolicy;
 use crate::enrich::usdt;
 use crate::error::TracerError;
+use crate::keep::KeepRule;
 use crate::path_filter::pattern::PathPattern;
 
 /// Bytes of each CPU's ring on machines with up to 32 CPUs. With records of 128 B a ring holds
@@ -118,6 +119,9 @@ pub struct TracerConfig {
     /// Ratio by which roots are recorded at first; none: each root, and the ratio cannot be changed.
     /// It leaves the kernel's own work out ([`TracerConfig::kernel_origin`]).
     pub head_sampling: Option<HeadSampling>,
+    /// Rules by which an operation that head sampling does not draw is kept at its end. Empty: none, and nothing is
+    /// deferred until then. Head sampling must be on.
+    pub keep: Vec<KeepRule>,
     /// Share of the machine's CPUs that tracing may take. Head sampling keeps it, so it must be on.
     pub budget: Option<Budget>,
     /// USDT probes to attach; traced tasks record events there.
@@ -138,6 +142,7 @@ impl Default for TracerConfig {
             dirty_pages: false,
             machine_disks: false,
             head_sampling: None,
+            keep: Vec::new(),
             budget: None,
             usdt_probes: Vec::new(),
         }
@@ -198,6 +203,8 @@ impl TracerConfig {
             tick_ns: 0,
             head_sampling: self.head_sampling.is_some().into(),
             timed: self.budget.is_some().into(),
+            defers: (self.head_sampling.is_some() && !self.keep.is_empty()).into(),
+            reserved: 0,
             async_operations: async_io::traced_operations(),
             pointer_steps: [PointerStep::default(); POINTER_STEPS_MAX],
             page_completions: [PageCompletion::default(); PAGE_COMPLETIONS_MAX],

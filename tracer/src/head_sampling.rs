@@ -2,6 +2,7 @@
 
 use aya::Ebpf;
 use aya::maps::{Array, MapData};
+use blkkin_probe_abi::deferred::DRAWN_ONLY;
 use blkkin_probe_abi::head_sampling::{HEAD_SAMPLING_MAP as MAP, SAMPLING_MAX};
 use blkkin_wire::head_sampling::HeadSampling;
 
@@ -15,6 +16,8 @@ const _: () = assert!(HeadSampling::MIN_RATIO.log2() == SAMPLING_MAX);
 pub struct HeadSamplingRatio {
     map: Array<MapData, u64>,
     ratio: HeadSampling,
+    /// Operations that are not drawn are not deferred.
+    keep_suspended: bool,
 }
 
 impl HeadSamplingRatio {
@@ -23,7 +26,7 @@ impl HeadSamplingRatio {
         let map = ebpf.take_map(MAP).ok_or_else(|| missing_map(MAP))?;
         let map = Array::try_from(map)
             .map_err(|error| TracerError::Map { map: MAP, reason: error_chain(&error) })?;
-        let mut taken = HeadSamplingRatio { map, ratio };
+        let mut taken = HeadSamplingRatio { map, ratio, keep_suspended: false };
         taken.set(ratio)?;
         Ok(taken)
     }
@@ -35,10 +38,21 @@ impl HeadSamplingRatio {
 
     /// Sets the ratio of the roots that begin from now on.
     pub fn set(&mut self, ratio: HeadSampling) -> Result<(), TracerError> {
-        self.map
-            .set(0, u64::from(ratio.log2()), 0)
-            .map_err(|error| TracerError::Map { map: MAP, reason: error_chain(&error) })?;
         self.ratio = ratio;
-        Ok(())
+        self.write()
+    }
+
+    /// Sets whether operations that begin from now on and are not drawn are left out at once, though rules could
+    /// keep them at their end.
+    pub(crate) fn suspend_keep(&mut self, drawn_only: bool) -> Result<(), TracerError> {
+        self.keep_suspended = drawn_only;
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<(), TracerError> {
+        let drawn_only = if self.keep_suspended { DRAWN_ONLY } else { 0 };
+        self.map
+            .set(0, u64::from(self.ratio.log2()) | drawn_only, 0)
+            .map_err(|error| TracerError::Map { map: MAP, reason: error_chain(&error) })
     }
 }

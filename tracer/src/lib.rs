@@ -16,7 +16,7 @@
 //!   [`enrich::nbd`] builds NBD client spans, [`enrich::usdt`] records USDT events, and
 //!   `enrich::contexts` finds OpenTelemetry contexts.
 //! - [`path_filter`]: excludes system calls by the paths of their files.
-//! - [`head_sampling`]: the ratio of the roots that are recorded.
+//! - [`head_sampling`]: the ratio of the roots that are recorded; [`keep`]: the rules for the others.
 //! - [`budget`]: the time that tracing takes, and the ratio that keeps it within a budget.
 //! - [`stats`]: counters, and what remains of them after a crash.
 //! - [`mod@load`] loads and attaches the programs, and [`mod@reader_loop`] reads their rings until it
@@ -42,6 +42,7 @@ pub mod enrich;
 pub mod stats;
 
 pub mod head_sampling;
+pub mod keep;
 pub mod path_filter;
 
 pub mod load;

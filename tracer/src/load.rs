@@ -15,6 +15,7 @@ use aya::maps::{Array, Map, MapData, PerCpuArray};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
+use blkkin_probe_abi::deferred::{DEFERRED_MAP, DEFERRED_SETS};
 use blkkin_probe_abi::excluded_paths::EXCLUDED_SETS;
 use blkkin_probe_abi::in_flight::ASYNC_SETS;
 use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, PointerStep, STEP_TO_BIO, Settings};
@@ -54,6 +55,7 @@ use crate::enrich::virtual_machines::MachineWatcher;
 use crate::error::TracerError;
 use crate::head_sampling::HeadSamplingRatio;
 use crate::identity;
+use crate::keep;
 use crate::path_filter::{self, PathFilter};
 use crate::privilege;
 use crate::read::decode::bytes_of;
@@ -239,6 +241,7 @@ impl Tracer {
                 path_filter::MAP,
                 if config.filter.paths.is_empty() { 1 } else { EXCLUDED_SETS as u32 },
             )
+            .map_max_entries(DEFERRED_MAP, if settings.defers != 0 { DEFERRED_SETS as u32 } else { 1 })
             .map_max_entries("PENDING_CHILDREN", if by_tid { PENDING_CHILDREN } else { 1 })
             .map_max_entries(totals::MAPS[0], 1)
             .map_max_entries(totals::MAPS[1], 1)
@@ -266,10 +269,13 @@ impl Tracer {
             [] => None,
             patterns => Some(PathFilter::take(&mut ebpf, patterns.to_vec(), config.nbd)?),
         };
+        keep::set(&mut ebpf, &config.keep)?;
         let head_sampling =
             config.head_sampling.map(|ratio| HeadSamplingRatio::take(&mut ebpf, ratio)).transpose()?;
         let (budget, head_sampling) = match (config.budget, head_sampling) {
-            (Some(budget), Some(ratio)) => (Some(BudgetKeeper::new(budget, ratio)), None),
+            (Some(budget), Some(ratio)) => {
+                (Some(BudgetKeeper::new(budget, ratio, !config.keep.is_empty())), None)
+            }
             (_, ratio) => (None, ratio),
         };
         let task_marks = task_marks(&ebpf)?;

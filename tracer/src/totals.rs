@@ -37,7 +37,7 @@ use crate::stats::counters::KernelCounters;
 const KINDS: [AttachKind; 2] = [AttachKind::TpBtf, AttachKind::RawTp];
 
 /// Maps of the programs that record, which are not loaded here: as small as a map can be.
-const UNUSED_MAPS: [&str; 9] = [
+const UNUSED_MAPS: [&str; 10] = [
     "BIOS",
     "REQUESTS",
     "SINGLE_BIO_REQUESTS",
@@ -47,6 +47,7 @@ const UNUSED_MAPS: [&str; 9] = [
     "PENDING_CHILDREN",
     "NAMES",
     "TLS_SLOTS",
+    "DEFERRED_OPERATIONS",
 ];
 
 /// Maps of the programs that count, which the loader of the others makes as small as a map can be.

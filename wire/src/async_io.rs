@@ -273,9 +273,30 @@ pub fn operation(interface: AsyncInterface, opcode: u8) -> &'static AsyncOperati
     known.iter().find(|operation| operation.opcode == opcode).unwrap_or(unknown)
 }
 
+/// Returns all operations of an interface.
+pub fn operations(interface: AsyncInterface) -> impl Iterator<Item = (u8, &'static AsyncOperation)> {
+    let known = match interface {
+        AsyncInterface::IoUring => IO_URING,
+        AsyncInterface::Libaio => LIBAIO,
+    };
+    known.iter().map(|operation| (operation.opcode, operation))
+}
+
+impl AsyncOperation {
+    /// Returns whether the operation waits until data are on the device.
+    pub fn is_sync(&self) -> bool {
+        matches!(self.name, "io_uring fsync" | "io_uring sync_file_range" | "libaio fsync" | "libaio fdsync")
+    }
+}
+
+/// Returns the names of all operations.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    IO_URING.iter().chain(LIBAIO).map(|operation| operation.name)
+}
+
 /// Returns whether an operation has this name.
 pub fn is_operation(name: &str) -> bool {
-    IO_URING.iter().chain(LIBAIO).any(|operation| operation.name == name)
+    names().any(|known| known == name)
 }
 
 /// Returns the operations of io_uring to trace: bit n is operation n.

@@ -111,6 +111,12 @@ pub struct SourceStats {
     pub events_overwritten: u64,
     /// System calls and submissions of asynchronous I/O that head sampling left out.
     pub calls_unsampled: u64,
+    /// Operations that were kept at their end because they were slow.
+    pub kept_slow: u64,
+    /// Operations that were kept at their end because they failed.
+    pub kept_failed: u64,
+    /// Operations that were kept because they had more records than the kernel side has room for.
+    pub kept_large: u64,
 }
 
 /// Record counters of one kind: fired = recorded + dropped. The record of a pair counts as a bio
@@ -164,7 +170,8 @@ pub struct EventBatch {
     pub anchor: ClockAnchor,
     /// Events, ordered by time.
     pub events: Vec<LayerEvent>,
-    /// Lower bound of the times of all later events of this source.
+    /// Lower bound of the times of all later events of this source, but for names, for origins of pages, and for the
+    /// parts of operations that the source deferred until they ended (`--keep`).
     pub watermark: MonotonicNs,
     /// Counters of the source, up to 50 ms old. The last batch has the final counters.
     pub stats: SourceStats,

@@ -1,7 +1,8 @@
 //! Tags of a trace that head sampling kept.
 //!
 //! *In*: the ratio of the trace's root, and the spans that were recorded with it. *Out*: on the root, how
-//! many roots it represents (`blkkin.sampled.head_one_in`); on each span, OpenTelemetry's threshold as trace
+//! many roots it represents (`blkkin.sampled.head_one_in`), or why each such root is kept
+//! (`blkkin.sampled.head_rule`); on each span, OpenTelemetry's threshold as trace
 //! state. Zipkin has no field for that and gets it as the tag [`TRACE_STATE_TAG`], the name that
 //! OpenTelemetry's collector uses.
 //!
@@ -22,8 +23,12 @@ pub(super) fn add(ratio: HeadSampling, spans: &mut [Span]) {
 #[cold]
 fn add_ratio(ratio: HeadSampling, spans: &mut [Span]) {
     let Some(root) = spans.first_mut() else { return };
-    if let Ok(one_in) = ratio.one_in().try_into() {
-        root.tags.push(("blkkin.sampled.head_one_in".into(), TagValue::Number(one_in)));
+    match (ratio.kept_for(), ratio.one_in().try_into()) {
+        (Some(reason), _) => {
+            root.tags.push(("blkkin.sampled.head_rule".into(), TagValue::Text(reason.name().into())));
+        }
+        (None, Ok(one_in)) => root.tags.push(("blkkin.sampled.head_one_in".into(), TagValue::Number(one_in))),
+        (None, Err(_)) => {}
     }
     let Some(state) = ratio.trace_state().filter(|_| ratio.keeps(root.trace)) else { return };
     for span in spans {

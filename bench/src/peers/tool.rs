@@ -26,6 +26,10 @@ pub(crate) enum Tool {
     BccBiosnoop,
     BccExt4slower,
     Blktrace,
+    /// Tracer `blkkin run` with head sampling, only in `crate::sampling`.
+    BlkkinSampled,
+    /// The same, with rules for slow and failed operations, only in `crate::sampling`.
+    BlkkinKept,
     /// Tracer `blkkin top`, only in `crate::top`.
     BlkkinTop,
     /// Script in bench/: biolatency with tracepoints, only in `crate::top`.
@@ -90,6 +94,8 @@ impl Tool {
             Tool::BccBiosnoop => "biosnoop (bcc)",
             Tool::BccExt4slower => "ext4slower (bcc)",
             Tool::Blktrace => "blktrace",
+            Tool::BlkkinSampled => "blkkin --sample 1/1024",
+            Tool::BlkkinKept => "the same --keep 10ms,failed",
             Tool::BlkkinTop => "blkkin top",
             Tool::BpftraceHistogram => "bpftrace, histogram",
             Tool::BlkTracer => "blk tracer (ftrace)",
@@ -99,7 +105,8 @@ impl Tool {
     /// Returns the program and the option that prints its version.
     pub(crate) fn version(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Tool::Untraced | Tool::Blkkin | Tool::BlkkinSpans | Tool::BlkkinTop | Tool::BlkTracer => None,
+            Tool::Untraced | Tool::Blkkin | Tool::BlkkinSpans | Tool::BlkTracer => None,
+            Tool::BlkkinSampled | Tool::BlkkinKept | Tool::BlkkinTop => None,
             Tool::Strace => Some(("strace", "--version")),
             Tool::PerfTrace => Some(("perf", "--version")),
             Tool::BpftraceCalls | Tool::BpftraceBlocks | Tool::BpftraceHistogram | Tool::BiosnoopBt => {
@@ -121,6 +128,10 @@ impl Tool {
                 "single requests; anything above the request; the program and the operation"
             }
             Tool::Blkkin | Tool::BlkkinSpans => "what the device does inside",
+            Tool::BlkkinSampled => "what the device does inside; 1,023 of 1,024 operations",
+            Tool::BlkkinKept => {
+                "what the device does inside; 1,023 of 1,024 operations that are not slow and do not fail"
+            }
             Tool::Strace | Tool::PerfTrace | Tool::BpftraceCalls => {
                 "anything below the system call: no bio, no request, no flush, no journal commit; io_uring's requests; \
                  which part of a call was the disk"
@@ -157,6 +168,10 @@ impl Tool {
             Tool::BlkkinSpans => {
                 let to = format!("--to=zipkin={}", path("spans.json"));
                 wrapping(&[&blkkin, "run", &report, &to, "--"])
+            }
+            Tool::BlkkinSampled => wrapping(&[&blkkin, "run", &report, "--sample=1/1024", "--"]),
+            Tool::BlkkinKept => {
+                wrapping(&[&blkkin, "run", &report, "--sample=1/1024", "--keep=10ms,failed", "--"])
             }
             Tool::Strace => wrapping(&["strace", "-f", "-q", "-ttt", "-T", "-o", &path("events")]),
             Tool::PerfTrace => wrapping(&["perf", "trace", "-o", &path("events"), "--"]),

@@ -28,7 +28,7 @@ const ERROR_WORDS: [&str; 7] =
 pub(crate) fn events(tool: Tool, output: &Path) -> Result<Events> {
     match tool {
         Tool::Untraced => Ok(Events::default()),
-        Tool::Blkkin | Tool::BlkkinSpans => {
+        Tool::Blkkin | Tool::BlkkinSpans | Tool::BlkkinSampled | Tool::BlkkinKept => {
             let losses_json = loss::losses(&output.join("report.json"))?;
             let count = |name: &str| losses_json[name].as_u64().with_context(|| format!("no losses.{name}"));
             let lost = count("total")?;

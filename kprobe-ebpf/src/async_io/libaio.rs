@@ -21,12 +21,13 @@
 use super::{AsyncIo, OF_SUBMISSION, OF_UNCOUNTED, SUBMISSIONS, clear_file, end, end_unseen};
 use crate::file::view::FileView;
 use crate::runtime::atomic::fetch_add;
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::Pointer;
 use crate::runtime::settings::setting;
 use crate::runtime::table::{self, ClaimCounters};
-use crate::task::{self, TaskState};
+use crate::task::{self, TaskState, open_syscall};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_user};
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;
@@ -45,6 +46,23 @@ struct Iocb {
     buffer: u64,
     bytes: u64,
     offset: i64,
+}
+
+/// In the slot's walk: the submission is deferred, and is no part of its call's operation yet.
+const NEW_PART: u32 = 2;
+
+/// Lets the submission that [`submission_of_iocb`] has created be a part of the operation of its call. If there
+/// is no room, it is left out with the call.
+#[inline(always)]
+pub fn defer_new_part(percpu: &mut PerCpuState, state: Option<&mut TaskState>) {
+    let Some(state) = state else { return };
+    if percpu.walk.status != NEW_PART || open_syscall::begin_part(percpu, state) {
+        return;
+    }
+    if let Some(entry) = table::at(&SUBMISSIONS, percpu.walk.bios as u32) {
+        table::release(entry);
+        percpu.count(CALLS_UNSAMPLED);
+    }
 }
 
 /// Finds or creates the submission of a bio with this kiocb, inside io_submit. It stores span, root
@@ -77,6 +95,9 @@ pub extern "C" fn submission_of_iocb(kiocb: u64) -> u64 {
     let Some(entry) = table::find(&SUBMISSIONS, kiocb) else { return 0 };
     (percpu.walk.span, percpu.walk.parent) = (entry.span, entry.root);
     percpu.walk.bios = state.iocb as u64;
+    if percpu.walk.status != NEW_PART {
+        percpu.walk.status = (entry.flags & ASYNC_DEFERRED != 0) as u32;
+    }
     entry.bios += 1;
     // SAFETY: a word of a map's value.
     unsafe { fetch_add(&raw mut entry.in_flight, 1) };
@@ -105,7 +126,7 @@ fn begin(percpu: &mut PerCpuState, state: &mut TaskState, kiocb: u64, user_iocb:
     (entry.queued_ns, entry.ring_flags, entry.sqe_flags, entry.bios) = (0, 0, 0, 0);
     entry.in_flight = 1;
     entry.interface = ASYNC_LIBAIO;
-    entry.sampling = 0;
+    entry.verdict = state.verdict as u8;
     fill_from_program(percpu, entry);
     fill_file(percpu, entry, kiocb);
     // SAFETY: the clock has no preconditions.
@@ -113,6 +134,11 @@ fn begin(percpu: &mut PerCpuState, state: &mut TaskState, kiocb: u64, user_iocb:
     state.iocb = table::position(&SUBMISSIONS, kiocb);
     if setting!(block_only) == 0 {
         state.bios += 1;
+    }
+    if deferred::is_on() {
+        // The caller lets it be a part of the call's operation, which takes stack.
+        entry.flags |= ASYNC_DEFERRED;
+        percpu.walk.status = NEW_PART;
     }
     true
 }
@@ -192,6 +218,6 @@ fn release(percpu: &mut PerCpuState, entry: &mut AsyncIo, end_ns: u64) {
         // SAFETY: a word of a map's value.
         let last_end = unsafe { core::ptr::read_volatile(&raw const entry.queued_ns) };
         entry.queued_ns = 0;
-        end(percpu, entry, if last_end > end_ns { last_end } else { end_ns });
+        end(percpu, entry, if last_end > end_ns { last_end } else { end_ns }, false);
     }
 }

@@ -23,6 +23,7 @@
 pub mod libaio;
 pub mod uring;
 
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
@@ -34,6 +35,9 @@ use aya_ebpf::btf_maps::Array;
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_ringbuf_submit};
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::deferred::{
+    KEEP_LIBAIO, KEEP_URING, VERDICT_DROP, VERDICT_LARGE, combined, sampling_of,
+};
 pub use blkkin_probe_abi::in_flight::{ASYNC_SETS, AsyncIo, Set};
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
@@ -67,10 +71,27 @@ pub fn of_kiocb(percpu: &mut PerCpuState, kiocb: u64) -> u64 {
     let uncounted = entry.bios == 1 && setting!(block_only) != 0;
     // A bio outside the call cannot be counted by it, so the submission is a root.
     if uncounted && task::state(task::current()).is_none_or(|state| state.span != entry.root) {
+        if deferred::is_on() && entry.flags & ASYNC_DEFERRED != 0 && entry.root != entry.span {
+            move_to_own_root(percpu, entry);
+        }
         (entry.parent, entry.root) = (0, entry.span);
     }
+    percpu.walk.status = (entry.flags & ASYNC_DEFERRED != 0) as u32;
     (percpu.walk.span, percpu.walk.parent) = (entry.span, entry.root);
     if uncounted { OF_UNCOUNTED } else { OF_SUBMISSION }
+}
+
+/// Lets a submission that was deferred with its call be an operation of its own.
+#[inline(always)]
+fn move_to_own_root(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
+    let slot = percpu.slot() as u64;
+    let how = deferred::AS_ROOT | entry.verdict as u64;
+    if deferred::begin_part(entry.span, how, entry.start_ns, slot) == 0 {
+        // Its bios find no entry, and are left out with it.
+        percpu.count(CALLS_UNSAMPLED);
+        entry.flags |= ASYNC_UNSAMPLED;
+    }
+    deferred::end_part(percpu, entry.root);
 }
 
 /// Returns whether the current task is a worker of io_uring that may execute a traced request.
@@ -133,25 +154,82 @@ fn end_unseen(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
     }
     entry.flags |= ASYNC_NO_END;
     // SAFETY: the clock has no preconditions.
-    end(percpu, entry, unsafe { bpf_ktime_get_ns() });
+    end(percpu, entry, unsafe { bpf_ktime_get_ns() }, false);
 }
 
 /// Writes the record of a submission and releases its entry. The record is built in the ring: some
 /// callers have no stack for it (Linux 6.1 sums the stacks of nested calls).
 #[inline(always)]
-fn end(percpu: &mut PerCpuState, entry: &mut AsyncIo, now: u64) {
-    if setting!(block_only) != 0 && entry.bios == 0 {
+fn end(percpu: &mut PerCpuState, entry: &mut AsyncIo, now: u64, failed: bool) {
+    if deferred::is_on() && entry.flags & ASYNC_UNSAMPLED != 0 {
+        return table::release(entry);
+    }
+    let is_filtered = setting!(block_only) != 0 && entry.bios == 0;
+    if deferred::is_on() && entry.flags & ASYNC_DEFERRED != 0 {
+        // The time of an end that was not seen is not that of the submission.
+        let seen = entry.flags & ASYNC_NO_END == 0;
+        let time = if seen { now - entry.start_ns } else { 0 };
+        let verdict = deferred::verdict(rule(entry), failed, time);
+        let Some(operation) = deferred::operation(entry.root) else {
+            // Its operation lost its place to another one.
+            percpu.count(CALLS_UNSAMPLED);
+            return table::release(entry);
+        };
+        let root = entry.root;
+        if !is_filtered {
+            deferred::keep(operation, verdict);
+            if let Some(room) = deferred::room(operation) {
+                // SAFETY: a record of the table has as many words as the largest record.
+                unsafe { fill(room.cast(), entry, now, 0) };
+                table::release(entry);
+                return deferred::leave(percpu, operation, root);
+            }
+        }
+        deferred::leave(percpu, operation, root);
+    }
+    if is_filtered {
         table::release(entry);
         percpu.count(ASYNC_FILTERED);
         return;
     }
     percpu.count(ASYNC_FIRED);
-    let Some(record) = ring::reserve::<AsyncIoRecord>() else {
-        table::release(entry);
-        percpu.count(ASYNC_DROPPED);
-        return;
-    };
-    // SAFETY: the room has the size of the record, and each of its words is written.
+    match ring::reserve::<AsyncIoRecord>() {
+        // SAFETY: the room has the size of the record.
+        Some(record) => unsafe {
+            fill(record, entry, now, sampling_without_room(entry));
+            table::release(entry);
+            bpf_ringbuf_submit(record.cast(), ring::NO_WAKEUP);
+        },
+        None => {
+            table::release(entry);
+            percpu.count(ASYNC_DROPPED);
+        }
+    }
+}
+
+/// Returns the field `sampling` of a record that is written at once. A deferred one has found no room.
+#[inline(always)]
+fn sampling_without_room(entry: &AsyncIo) -> u8 {
+    let large = if entry.flags & ASYNC_DEFERRED != 0 { VERDICT_LARGE } else { VERDICT_DROP };
+    if entry.parent == 0 { sampling_of(combined(entry.verdict as u64, large)) } else { 0 }
+}
+
+/// Returns the word of the rule that keeps a submission.
+#[inline(always)]
+fn rule(entry: &AsyncIo) -> u32 {
+    if entry.interface == ASYNC_LIBAIO {
+        return KEEP_LIBAIO + (entry.opcode & 15) as u32;
+    }
+    KEEP_URING + (entry.opcode & 63) as u32
+}
+
+/// Writes each word of a record.
+///
+/// # Safety
+/// `record` has room for it.
+#[inline(always)]
+unsafe fn fill(record: *mut AsyncIoRecord, entry: &AsyncIo, now: u64, sampling: u8) {
+    // SAFETY: by the contract.
     unsafe {
         macro_rules! put {
             ($($field:ident $(. $part:ident)?: $value:expr,)*) => {
@@ -160,8 +238,8 @@ fn end(percpu: &mut PerCpuState, entry: &mut AsyncIo, now: u64) {
         }
         put! {
             header.tag: TAG_ASYNC_IO,
-            header.sampling: if entry.parent == 0 { entry.sampling } else { 0 },
-            header.flags: entry.flags,
+            header.sampling: sampling,
+            header.flags: entry.flags & !ASYNC_DEFERRED,
             header.len: size_of::<AsyncIoRecord>() as u32,
             header.time_ns: now,
             span: entry.span,
@@ -186,7 +264,5 @@ fn end(percpu: &mut PerCpuState, entry: &mut AsyncIo, now: u64) {
         }
         // The interface and the zeros behind it are one word.
         (&raw mut (*record).interface).cast::<u64>().write_volatile(entry.interface as u64);
-        table::release(entry);
-        bpf_ringbuf_submit(record.cast(), ring::NO_WAKEUP);
     }
 }

@@ -18,14 +18,16 @@
 
 use super::{AsyncIo, SUBMISSIONS, clear_file, end, end_unseen};
 use crate::file::view::FileView;
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
 use crate::runtime::settings::setting;
 use crate::runtime::table::{self, ClaimCounters};
-use crate::task::{self, TaskState, page_writes, sampling};
+use crate::task::{self, TaskState, open_syscall, page_writes, sampling};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::deferred::drawn;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{Program, SyscallShape, TASK_ACTIVE};
@@ -121,7 +123,7 @@ unsafe fn fill<R: KernelRead>(percpu: &mut PerCpuState, entry: &mut AsyncIo, req
     entry.result = 0;
     entry.opcode = opcode;
     entry.interface = ASYNC_IO_URING;
-    entry.sampling = 0;
+    entry.verdict = drawn(0) as u8;
 }
 
 /// Stores the submitter. The system call counts it like a bio; one that is recorded only with
@@ -139,17 +141,33 @@ fn place(entry: &mut AsyncIo, state: &mut TaskState) {
 
 /// Decides about the submission: with its call, or as a root of its own.
 #[inline(always)]
-fn sample(percpu: &mut PerCpuState, entry: &mut AsyncIo, state: &TaskState) {
-    let kept = match state.span {
+fn sample(percpu: &mut PerCpuState, entry: &mut AsyncIo, state: &mut TaskState) {
+    let verdict = match state.span {
         0 => sampling::of(entry.span),
-        _ => (!state.is_excluded()).then_some(state.record.header.sampling),
+        // Not a call's: of a page fault that has no end yet.
+        _ if !state.in_syscall() => return,
+        _ => (!state.is_excluded()).then_some(state.verdict as u64),
     };
-    match kept {
-        Some(sampling) => entry.sampling = sampling,
-        None => {
-            entry.flags |= ASYNC_UNSAMPLED;
-            percpu.count(CALLS_UNSAMPLED);
+    let Some(verdict) = verdict else {
+        entry.flags |= ASYNC_UNSAMPLED;
+        percpu.count(CALLS_UNSAMPLED);
+        return;
+    };
+    entry.verdict = verdict as u8;
+    if !deferred::is_on() {
+        return;
+    }
+    entry.flags |= ASYNC_DEFERRED;
+    let deferred = match state.span {
+        0 => {
+            let how = deferred::AS_ROOT | verdict;
+            deferred::begin_part(entry.span, how, deferred::now(), percpu.slot() as u64) != 0
         }
+        _ => open_syscall::begin_part(percpu, state),
+    };
+    if !deferred {
+        entry.flags |= ASYNC_UNSAMPLED;
+        percpu.count(CALLS_UNSAMPLED);
     }
 }
 
@@ -213,5 +231,5 @@ pub fn complete(req: Pointer) {
         }
     }
     entry.flags |= ASYNC_HAS_RESULT;
-    end(percpu, entry, now);
+    end(percpu, entry, now, entry.result < 0);
 }

@@ -9,13 +9,14 @@ use super::device::{self, device_passes};
 use super::in_flight::{self, BIOS, Bio};
 use super::{loop_file, pages, single_bio, stacked};
 use crate::async_io;
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer};
 use crate::runtime::ring;
 use crate::runtime::settings::setting;
 use crate::runtime::table::{self, ClaimCounters};
-use crate::task::{self, TaskState, page_fault, sampling};
+use crate::task::{self, TaskState, open_syscall, page_fault, sampling};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::record::*;
@@ -45,7 +46,7 @@ pub fn submit<R: KernelRead>(bio: Pointer) {
 #[inline(always)]
 pub fn queue<R: KernelRead>(bio: Pointer) {
     let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return };
-    let state = task::submitter(percpu, Program::BioQueue);
+    let mut state = task::submitter(percpu, Program::BioQueue);
     if state.as_ref().is_some_and(|state| !state.in_syscall()) {
         page_fault::on_bio(percpu.address(bio));
     }
@@ -91,18 +92,41 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
     // A log's record, which an excluded call writes, may be what another call waits for.
     let excluded = shape & SyscallShape::EXCLUDED != 0 || unsampled;
     let wanted = if excluded { kind == PAGES_LOG as u64 } else { of_this_task || of_a_worker };
+    // SAFETY: as above.
+    let bytes: u32 = unsafe { R::read(bio, offset!(bio_size)) };
+    let writes_file = sampling::is_on() && writes && kind == PAGES_FILE as u64;
     if !wanted && !lower {
+        if writes_file && excluded {
+            percpu.pages.dev = dev;
+            pages::emit_unsampled(percpu, address, bytes);
+        }
         return forget(percpu, address);
     }
-    if excluded {
+    let of_call = state.as_deref().is_some_and(TaskState::is_deferred);
+    if excluded || (deferred::is_on() && of_call && kind == PAGES_LOG as u64 && !lower) {
         span = 0;
+    }
+    let mut is_deferred = 0;
+    if deferred::is_on() && if lower { percpu.walk.status != 0 } else { span != 0 && of_call } {
+        if !defer(percpu, state.as_deref_mut(), lower) {
+            end_of_iocb(percpu);
+            if writes_file {
+                percpu.pages.dev = dev;
+                pages::emit_unsampled(percpu, address, bytes);
+            }
+            return forget(percpu, address);
+        }
+        is_deferred = BIO_DEFERRED;
+    }
+    if deferred::is_on() {
+        forget(percpu, address);
     }
     let counters = ClaimCounters { stale: BIOS_STALE, full: BIOS_UNTRACKED };
     let Some(entry) = table::claim(&BIOS, address, percpu, counters) else {
-        // No end of this bio will be seen, for which its iocb would wait.
-        // SAFETY: the clock has no preconditions.
-        let now = unsafe { bpf_ktime_get_ns() };
-        async_io::libaio::end_bio_of_iocb(percpu.walk.bios, percpu.walk.span, now, percpu.slot() as u64);
+        end_of_iocb(percpu);
+        if is_deferred != 0 {
+            deferred::end_part(percpu, if lower { percpu.walk.parent } else { span });
+        }
         return;
     };
     percpu.count(BIOS_QUEUED);
@@ -126,6 +150,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         let other = if !active && task::is_program() { BIO_OF_OTHER } else { 0 };
         (entry.parent, root, entry.flags) = (0, own, BIO_KERNEL_ORIGIN | other);
     }
+    entry.flags |= is_deferred;
     in_flight::set_ids(entry, own, root);
     // SAFETY: as above.
     unsafe {
@@ -138,7 +163,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         entry.status = 0;
         entry.dev = dev;
         entry.sector = R::read(bio, offset!(bio_sector));
-        entry.bytes = R::read(bio, offset!(bio_size));
+        entry.bytes = bytes;
         entry.opf = R::read(bio, offset!(bio_opf));
         entry.queue_ns = bpf_ktime_get_ns();
     }
@@ -148,9 +173,11 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
         if entry.flags & BIO_OF_OTHER != 0 {
             percpu.pages.header.flags |= PAGES_OF_OTHER;
         }
+        percpu.walk.status = (is_deferred != 0) as u32;
         entry.flags |= pages::emit(percpu, address, ids, (entry.bytes, writes), entry.queue_ns);
     }
-    if loop_file::is_loop(percpu.disk) && entry.flags & BIO_OF_OTHER == 0 && entry.bytes != 0 {
+    let of_loop = loop_file::is_loop(percpu.disk) && is_deferred == 0;
+    if of_loop && entry.flags & BIO_OF_OTHER == 0 && entry.bytes != 0 {
         let clears = matches!(op, OP_DISCARD | OP_SECURE_ERASE | OP_WRITE_ZEROES);
         if writes || clears {
             loop_file::emit_loop_range(address, own, entry.root, writes as u64, entry.queue_ns);
@@ -162,6 +189,25 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
             (entry.task, entry.task_version) = (worker.task, worker.version);
         }
     }
+}
+
+/// Lets the bio be a part of its deferred operation: that of the part above it, or of the call that the task is
+/// inside. Returns false if there is no room, and the operation is left out.
+#[inline(always)]
+fn defer(percpu: &mut PerCpuState, state: Option<&mut TaskState>, lower: bool) -> bool {
+    if lower {
+        async_io::libaio::defer_new_part(percpu, state);
+        return deferred::begin_part(percpu.walk.parent, deferred::FIND, 0, percpu.slot() as u64) != 0;
+    }
+    state.is_some_and(|state| open_syscall::begin_part(percpu, state))
+}
+
+/// Ends a bio for its iocb, which would wait for it: no end of it will be seen.
+#[inline(always)]
+fn end_of_iocb(percpu: &mut PerCpuState) {
+    // SAFETY: the clock has no preconditions.
+    let now = unsafe { bpf_ktime_get_ns() };
+    async_io::libaio::end_bio_of_iocb(percpu.walk.bios, percpu.walk.span, now, percpu.slot() as u64);
 }
 
 /// Returns the rules of the system call that the task is inside, or only TRACED inside a page fault or
@@ -191,8 +237,12 @@ fn open_part(state: &TaskState) -> u16 {
 #[inline(always)]
 fn forget(percpu: &mut PerCpuState, address: u64) {
     if let Some(left_over) = table::find(&BIOS, address) {
+        let (flags, root) = (left_over.flags, left_over.root);
         in_flight::release_bio(left_over);
         percpu.count(BIOS_STALE);
+        if deferred::is_on() && flags & BIO_DEFERRED != 0 {
+            deferred::end_part(percpu, root);
+        }
     }
 }
 
@@ -234,7 +284,7 @@ pub fn end(percpu: &mut PerCpuState, entry: &mut Bio, now: u64) {
         header: Header {
             tag: TAG_BIO,
             sampling: 0,
-            flags: entry.flags,
+            flags: entry.flags & !BIO_DEFERRED,
             len: size_of::<BioRecord>() as u32,
             time_ns: now,
         },
@@ -252,10 +302,20 @@ pub fn end(percpu: &mut PerCpuState, entry: &mut Bio, now: u64) {
         task_version: entry.task_version,
         reserved: [0; 3],
     };
-    let (iocb, parent) = (entry.iocb, entry.parent);
+    let iocb = entry.iocb;
+    let is_deferred = deferred::is_on() && entry.flags & BIO_DEFERRED != 0;
     in_flight::release_bio(entry);
-    ring::put(percpu, TAG_BIO, &record);
+    if is_deferred {
+        deferred::end_with(percpu, record.root, TAG_BIO, &record, record.status != 0);
+    } else {
+        ring::put(percpu, TAG_BIO, &record);
+    }
     if iocb != 0 {
-        async_io::libaio::end_bio_of_iocb(iocb as u64, parent, now, percpu.slot() as u64);
+        async_io::libaio::end_bio_of_iocb(
+            iocb as u64,
+            record.parent,
+            record.header.time_ns,
+            percpu.slot() as u64,
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Bios and requests in flight: their tables, and the lookup of the bio that a request's bio stems
 //! from.
 
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
@@ -10,6 +11,7 @@ use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::{REQUESTS_STALE, REQUESTS_UNTRACKED};
 pub use blkkin_probe_abi::in_flight::{BIO_SETS, Bio, REQUEST_SETS, Request, Set};
+use blkkin_probe_abi::record::{BIO_DEFERRED, REQUEST_DEFERRED};
 
 #[btf_map]
 pub static BIOS: Array<Set<Bio>, BIO_SETS> = Array::new();
@@ -96,6 +98,43 @@ pub fn release_bio(entry: &mut Bio) {
     // SAFETY: as above.
     unsafe { (&raw mut entry.span).write_volatile(0) };
     table::release(entry);
+}
+
+/// Releases the entry of a request whose end was missed, which must not match another request.
+#[inline(always)]
+pub fn release_stale_request(percpu: &mut PerCpuState, entry: &mut Request) {
+    let (flags, root) = (entry.flags, entry.root);
+    table::release(entry);
+    percpu.count(REQUESTS_STALE);
+    if deferred::is_on() && flags & REQUEST_DEFERRED != 0 {
+        deferred::end_part(percpu, root);
+    }
+}
+
+/// Claims the entry of a request. That of an earlier one at its address, whose end was missed, is released
+/// before.
+#[inline(always)]
+pub fn claim_request(
+    percpu: &mut PerCpuState,
+    address: u64,
+    counters: ClaimCounters,
+) -> Option<&'static mut Request> {
+    if deferred::is_on() {
+        if let Some(stale) = table::find(&REQUESTS, address) {
+            release_stale_request(percpu, stale);
+        }
+    }
+    table::claim(&REQUESTS, address, percpu, counters)
+}
+
+/// Lets the request of a deferred bio be a part of its operation too. Returns the request's flag.
+#[inline(always)]
+pub fn defer_request(percpu: &mut PerCpuState, bio: &Bio) -> u16 {
+    if !deferred::is_on() || bio.flags & BIO_DEFERRED == 0 {
+        return 0;
+    }
+    deferred::begin_part(bio.root, deferred::FIND, 0, percpu.slot() as u64);
+    REQUEST_DEFERRED
 }
 
 /// Returns the spans of the bio at `address` and of its root, for a program that runs while other CPUs

@@ -59,8 +59,7 @@ pub fn find<R: KernelRead>(
         // passthrough.
         return match found {
             Some(entry) if !passthrough::is_passthrough(entry.opf) => {
-                table::release(entry);
-                percpu.count(REQUESTS_STALE);
+                in_flight::release_stale_request(percpu, entry);
                 None
             }
             found => found,
@@ -79,8 +78,7 @@ pub fn find<R: KernelRead>(
         Some(entry) if originating != 0 && entry.parent == originating => Some(entry),
         Some(_) if originating == 0 => {
             if let Some(left_over) = table::find(&REQUESTS, address) {
-                table::release(left_over);
-                percpu.count(REQUESTS_STALE);
+                in_flight::release_stale_request(percpu, left_over);
             }
             None
         }
@@ -139,7 +137,7 @@ pub fn start_passthrough<R: KernelRead>(
         return None;
     }
     if find {
-        passthrough::attach_to_syscall(address);
+        passthrough::attach_to_syscall(percpu, address);
     }
     table::find(&REQUESTS, address)
 }

@@ -1,6 +1,6 @@
 //! New requests: the submitter and originating bio of a request, and the creation of its entry.
 
-use super::in_flight::{Bio, REQUEST_CLAIMS, REQUESTS};
+use super::in_flight::{self, Bio, REQUEST_CLAIMS, REQUESTS};
 use super::passthrough::{self, Submitter};
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
@@ -60,7 +60,7 @@ pub fn insert<R: KernelRead>(
     address: u64,
     new: NewRequest,
 ) -> bool {
-    let Some(entry) = table::claim(&REQUESTS, address, percpu, REQUEST_CLAIMS) else { return false };
+    let Some(entry) = in_flight::claim_request(percpu, address, REQUEST_CLAIMS) else { return false };
     percpu.count(REQUESTS_STARTED);
     let own = percpu.next_span_id(program);
     // A request whose first event comes late has left its task's plug. A passthrough request
@@ -70,7 +70,8 @@ pub fn insert<R: KernelRead>(
     let (mut parent, mut root, mut flags) = (0, 0, plugged | REQUEST_NO_PARENT);
     let (mut task, mut version) = new.submitter;
     if let Some(OriginatingBio { bio, .. }) = new.originating {
-        (parent, root, task, version, flags) = (bio.span, bio.root, bio.task, bio.task_version, plugged);
+        (parent, root, task, version) = (bio.span, bio.root, bio.task, bio.task_version);
+        flags = plugged | in_flight::defer_request(percpu, bio);
         bio.request = own;
     }
     // SAFETY: `rq` is of the kind that R reads.

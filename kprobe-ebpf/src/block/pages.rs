@@ -18,12 +18,14 @@
 //! tracepoints). Each file system has others, and none has the bio.
 
 use crate::file::{inode, page};
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
 use crate::runtime::ring;
 use crate::runtime::settings::setting;
 use crate::task::{self, page_writes};
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::{PAGES_DROPPED, PAGES_FIRED};
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
@@ -196,18 +198,40 @@ pub fn emit(
     (bytes, writes): (u32, bool),
     now: u64,
 ) -> u16 {
+    let is_deferred = deferred::is_on() && percpu.walk.status != 0;
     let pages = &mut percpu.pages;
     pages.header.tag = TAG_BIO_PAGES;
     if writes {
         pages.header.flags |= PAGES_WRITTEN;
+        if is_deferred {
+            pages.header.flags |= PAGES_DEFERRED;
+        }
     }
     pages.header.len = size_of::<BioPagesRecord>() as u32;
     pages.header.time_ns = now;
     (pages.span, pages.root, pages.bytes) = (span, root, bytes);
+    // What a read brings into the page cache is known as late as the rest of its operation, and in one record.
+    if is_deferred && !writes {
+        // SAFETY: the record is a part of the slot that no counter touches.
+        let record = unsafe { &*(&raw const percpu.pages) };
+        let Some(operation) = deferred::operation(root) else { return 0 };
+        deferred::put(percpu, operation, TAG_BIO_PAGES, record);
+        return BIO_HAS_PAGES;
+    }
     if pages.header.flags & PAGES_NOT_CONSECUTIVE != 0 {
         emit_parts(bio);
     }
     if put(percpu) { BIO_HAS_PAGES } else { 0 }
+}
+
+/// Writes the record of a bio that is left out and writes pages of a file: no earlier write is a writer of what
+/// the next bio carries.
+#[inline(always)]
+pub fn emit_unsampled(percpu: &mut PerCpuState, bio: u64, bytes: u32) {
+    percpu.pages.header.flags |= PAGES_UNSAMPLED;
+    percpu.walk.status = 0;
+    // SAFETY: the clock has no preconditions.
+    emit(percpu, bio, [0, 1], (bytes, true), unsafe { bpf_ktime_get_ns() });
 }
 
 /// Writes the slot's record.

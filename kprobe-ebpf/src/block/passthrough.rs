@@ -22,15 +22,16 @@
 
 use super::device::device_passes;
 use super::in_flight::REQUESTS;
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::settings::setting;
 use crate::runtime::table;
-use crate::task;
-use blkkin_probe_abi::counters::REQUESTS_FOREIGN;
+use crate::task::{self, open_syscall};
+use blkkin_probe_abi::counters::{REQUESTS_FOREIGN, REQUESTS_UNSAMPLED};
 use blkkin_probe_abi::layout::ABSENT;
-use blkkin_probe_abi::record::REQUEST_NO_PARENT;
+use blkkin_probe_abi::record::{REQUEST_DEFERRED, REQUEST_NO_PARENT};
 use blkkin_probe_abi::settings::{ORIGIN_ALL, ORIGIN_TASKS, Program, TASK_ACTIVE};
 
 /// Mask of the operation without its lowest bit, the direction: passthrough operations are equal in
@@ -129,12 +130,19 @@ unsafe fn current_task_waits<R: KernelRead>(rq: Pointer) -> bool {
 /// Makes the passthrough request at `address`, which the current task submitted, a child of the
 /// task's open system call, if any. The call waits for it as for a bio.
 #[inline(always)]
-pub fn attach_to_syscall(address: u64) {
+pub fn attach_to_syscall(percpu: &mut PerCpuState, address: u64) {
     let Some(state) = task::state(task::current()) else { return };
     if !state.in_syscall() {
         return;
     }
     if let Some(entry) = table::find(&REQUESTS, address) {
+        if deferred::is_on() && state.is_deferred() {
+            if !open_syscall::begin_part(percpu, state) {
+                percpu.count(REQUESTS_UNSAMPLED);
+                return table::release(entry);
+            }
+            entry.flags |= REQUEST_DEFERRED;
+        }
         (entry.parent, entry.root) = (state.span, state.span);
         entry.flags &= !REQUEST_NO_PARENT;
         state.bios += 1;

@@ -20,6 +20,7 @@ use super::in_flight::{self, BioRef, REQUESTS, Request};
 use super::new_request::{self, NewRequest, OriginatingBio};
 use super::{bio, device, flush, legacy_request, passthrough, single_bio};
 use crate::runtime::atomic;
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::{CompletionWalk, PerCpuState};
 use crate::runtime::read::{KernelRead, Pointer};
@@ -65,8 +66,7 @@ pub fn start<R: KernelRead>(rq: Pointer) {
                 // match the new request.
                 single_bio::discard(percpu, address);
                 if let Some(left_over) = table::find(&REQUESTS, address) {
-                    table::release(left_over);
-                    percpu.count(REQUESTS_STALE);
+                    in_flight::release_stale_request(percpu, left_over);
                 }
                 return;
             }
@@ -82,7 +82,7 @@ pub fn start<R: KernelRead>(rq: Pointer) {
         single_bio::discard(percpu, address);
         let inserted = new_request::insert::<R>(percpu, Program::RequestStart, rq, address, new);
         if inserted && passthrough::is_passthrough(opf) {
-            passthrough::attach_to_syscall(address);
+            passthrough::attach_to_syscall(percpu, address);
         }
     }
 }
@@ -189,8 +189,12 @@ pub fn merge(rq: Pointer) {
         return single_bio::merge(percpu, single);
     }
     if let Some(entry) = table::find(&REQUESTS, address) {
+        let (flags, root) = (entry.flags, entry.root);
         table::release(entry);
         percpu.count(REQUESTS_MERGED);
+        if deferred::is_on() && flags & REQUEST_DEFERRED != 0 {
+            deferred::end_part(percpu, root);
+        }
     }
 }
 
@@ -327,7 +331,7 @@ fn end(percpu: &mut PerCpuState, entry: &mut Request, now: u64) {
         header: Header {
             tag: TAG_REQUEST,
             sampling: 0,
-            flags: entry.flags,
+            flags: entry.flags & !REQUEST_DEFERRED,
             len: size_of::<RequestRecord>() as u32,
             time_ns: now,
         },
@@ -347,6 +351,11 @@ fn end(percpu: &mut PerCpuState, entry: &mut Request, now: u64) {
         bios: entry.bios,
         tag: entry.tag,
     };
+    let is_deferred = deferred::is_on() && entry.flags & REQUEST_DEFERRED != 0;
     table::release(entry);
-    ring::put(percpu, TAG_REQUEST, &record);
+    if is_deferred {
+        deferred::end_with(percpu, record.root, TAG_REQUEST, &record, record.status != 0);
+    } else {
+        ring::put(percpu, TAG_REQUEST, &record);
+    }
 }

@@ -17,6 +17,7 @@
 use super::in_flight::{self, BIOS, Bio, REQUEST_CLAIMS, REQUEST_SETS, REQUESTS};
 use super::new_request::{self, NewRequest};
 use crate::async_io::libaio;
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{KernelRead, Pointer};
@@ -112,7 +113,7 @@ pub fn separate(percpu: &mut PerCpuState, single: SingleBioRequest, bytes: u32) 
     let request_part = &bio.request_part;
     // The request was counted as started, so if the table is full its end will be missed.
     let counters = ClaimCounters { stale: REQUESTS_STALE, full: REQUESTS_STALE };
-    let entry = table::claim(&REQUESTS, request_part.rq, percpu, counters);
+    let entry = in_flight::claim_request(percpu, request_part.rq, counters);
     if let Some(entry) = entry {
         entry.span = request_part.span;
         entry.parent = bio.span;
@@ -129,7 +130,7 @@ pub fn separate(percpu: &mut PerCpuState, single: SingleBioRequest, bytes: u32) 
         entry.status = 0;
         entry.bios = 0;
         entry.tag = request_part.tag;
-        entry.flags = request_part.flags;
+        entry.flags = request_part.flags | in_flight::defer_request(percpu, bio);
     }
     bio.request = request_part.span;
     bio.request_part.rq = 0;
@@ -168,13 +169,18 @@ pub fn end(percpu: &mut PerCpuState, single: SingleBioRequest, status: u32, now:
         status: status & 0xff,
         tag: request_part.tag,
         task_version: bio.task_version,
-        bio_flags: bio.flags | BIO_FIRST,
+        bio_flags: bio.flags & !BIO_DEFERRED | BIO_FIRST,
     };
-    let (iocb, parent) = (bio.iocb, bio.parent);
+    let iocb = bio.iocb;
+    let is_deferred = deferred::is_on() && bio.flags & BIO_DEFERRED != 0;
     table::release(bio_address);
     in_flight::release_bio(bio);
-    ring::put(percpu, TAG_BIO_REQUEST, &record);
+    if is_deferred {
+        deferred::end_with(percpu, record.root, TAG_BIO_REQUEST, &record, record.status != 0);
+    } else {
+        ring::put(percpu, TAG_BIO_REQUEST, &record);
+    }
     if iocb != 0 {
-        libaio::end_bio_of_iocb(iocb as u64, parent, now, percpu.slot() as u64);
+        libaio::end_bio_of_iocb(iocb as u64, record.parent, record.header.time_ns, percpu.slot() as u64);
     }
 }

@@ -43,6 +43,7 @@ use crate::runtime::read::{KernelRead, Pointer, ProbeRead};
 use crate::runtime::settings::setting;
 use crate::runtime::table;
 use blkkin_probe_abi::layout::ABSENT;
+use blkkin_probe_abi::record::{BIO_DEFERRED, REQUEST_DEFERRED};
 use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, Program, STEP_TO_BIO, STEP_TO_KIOCB, SyscallShape};
 
 /// Maximum steps of a path: crypt on the front of a split has three, and each level of devices
@@ -63,7 +64,7 @@ pub const OF_UPPER_IO: u64 = 4;
 #[inline(always)]
 pub unsafe fn upper<R: KernelRead>(percpu: &mut PerCpuState, bio: Pointer, shape: u32) -> u64 {
     let in_syscall = shape != 0 && shape & SyscallShape::SUBMITS == 0;
-    percpu.walk.bios = 0;
+    (percpu.walk.bios, percpu.walk.status) = (0, 0);
     if in_syscall && setting!(stacked) == 0 {
         return 0;
     }
@@ -140,7 +141,7 @@ pub extern "C" fn find_upper(bio: u64, end_io: u64, private: u64) -> u64 {
             if let Some(entry) = table::find(&BIOS, address) {
                 let sector = ProbeRead::read(address as Pointer, offset!(bio_sector));
                 if entry.request_part.rq == 0 && in_flight::covers(entry, sector) {
-                    return store_upper(percpu, entry.span, entry.root);
+                    return store_upper(percpu, entry.span, entry.root, entry.flags & BIO_DEFERRED);
                 }
                 return 0;
             }
@@ -200,15 +201,16 @@ fn loop_request(percpu: &mut PerCpuState, kiocb: u64) -> u64 {
     }
     let request = kiocb.wrapping_sub(offset!(loop_kiocb) as u64);
     if let Some(single) = single_bio::find(percpu, request) {
-        return store_upper(percpu, single.bio.request_part.span, single.bio.root);
+        let is_deferred = single.bio.flags & BIO_DEFERRED;
+        return store_upper(percpu, single.bio.request_part.span, single.bio.root, is_deferred);
     }
     let Some(entry) = table::find(&REQUESTS, request) else { return 0 };
-    store_upper(percpu, entry.span, entry.root)
+    store_upper(percpu, entry.span, entry.root, entry.flags & REQUEST_DEFERRED)
 }
 
 /// Stores the result of a path for the caller of [`upper`].
 #[inline(always)]
-fn store_upper(percpu: &mut PerCpuState, span: u64, root: u64) -> u64 {
-    (percpu.walk.span, percpu.walk.parent) = (span, root);
+fn store_upper(percpu: &mut PerCpuState, span: u64, root: u64, is_deferred: u16) -> u64 {
+    (percpu.walk.span, percpu.walk.parent, percpu.walk.status) = (span, root, (is_deferred != 0) as u32);
     OF_UPPER_IO
 }

@@ -32,6 +32,8 @@ pub struct PerCpuState {
     pub naming: Naming,
     /// Clock at the begin of the open run, and the time of one reading of the clock: see `timing`.
     pub timing: [u64; 2],
+    /// Root of the first deferred operation of which this run ended the last part; 0 for none: see `deferred`.
+    pub ended: u64,
     /// First bytes of a kernel structure: see [`PerCpuState::read_head`].
     head: [u64; HEAD_BYTES / 8],
 }
@@ -69,7 +71,7 @@ pub struct CompletionWalk {
     pub parent: u64,
     /// Time of the completion; 0 if the request is not recorded.
     pub now: u64,
-    /// Status of the completion.
+    /// Status of the completion; in block_bio_queue's slot 1 if the upper part is deferred.
     pub status: u32,
     /// 1: inside the flush machine's sequence, where bytes complete before the bio does.
     pub in_sequence: u32,

@@ -26,7 +26,23 @@ static RINGS: ArrayOfMaps<RingBuf<u64, 4096>, { CPUS_MAX as usize }> = ArrayOfMa
 /// `record` points at `len` readable bytes of a map value or of the stack.
 #[inline(always)]
 pub unsafe fn write(percpu: &mut PerCpuState, tag: u8, record: *const c_void, len: u64) -> bool {
-    percpu.count(FIRED + tag as usize);
+    // SAFETY: by the contract.
+    unsafe { write_counted(percpu, FIRED + tag as usize, DROPPED + tag as usize, record, len) }
+}
+
+/// Writes `len` bytes at `record`, and counts the record in the given counters.
+///
+/// # Safety
+/// As of [`write`].
+#[inline(always)]
+pub unsafe fn write_counted(
+    percpu: &mut PerCpuState,
+    fired: usize,
+    dropped: usize,
+    record: *const c_void,
+    len: u64,
+) -> bool {
+    percpu.count(fired);
     // SAFETY: no preconditions.
     let cpu = unsafe { bpf_get_smp_processor_id() };
     let written = match RINGS.get(cpu) {
@@ -42,7 +58,7 @@ pub unsafe fn write(percpu: &mut PerCpuState, tag: u8, record: *const c_void, le
         None => false,
     };
     if !written {
-        percpu.count(DROPPED + tag as usize);
+        percpu.count(dropped);
     }
     written
 }

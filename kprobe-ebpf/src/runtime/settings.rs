@@ -40,6 +40,8 @@ const EMPTY: Settings = Settings {
     tick_ns: 0,
     head_sampling: 0,
     timed: 0,
+    defers: 0,
+    reserved: 0,
     async_operations: 0,
     pids: [0; FILTERS_MAX],
     tids: [0; FILTERS_MAX],

@@ -145,3 +145,16 @@ pub fn release<V>(value: &mut V) {
     // SAFETY: a table value is a field of its way; only the owner of an entry releases it.
     unsafe { core::ptr::write_volatile((&raw mut *value).byte_sub(offset).cast::<u64>(), 0) }
 }
+
+/// Releases an entry of which other words were written: the next owner sees them.
+#[inline(always)]
+pub fn release_in_order<V>(value: &mut V) {
+    if cfg!(not(bpf_target_arch = "aarch64")) {
+        // x86-64 keeps the order of stores (Intel SDM, volume 3, 10.2.2).
+        return release(value);
+    }
+    let offset = core::mem::offset_of!(Way<V>, value);
+    let key = address_of(value);
+    // SAFETY: as in `release`. An exchange orders what is before it.
+    unsafe { compare_exchange((&raw mut *value).byte_sub(offset).cast::<u64>(), key, 0) };
+}

@@ -20,6 +20,7 @@ use crate::async_io::libaio;
 use crate::block::device::device_passes;
 use crate::file::moves;
 use crate::runtime::arch;
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
@@ -27,6 +28,7 @@ use crate::runtime::settings::{setting, shape};
 use crate::task::{self, TaskState, open_syscall, page_fault, page_writes, sampling, thread_context};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::deferred::{KEEP_SYSCALLS, VERDICT_DROP, drawn, sampling_of};
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{BLOCK_ONLY_ALL, Program, SyscallShape};
@@ -59,6 +61,7 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
         if state.span_start_ns != 0 {
             page_fault::end_unseen(Program::SyscallEnter as u32);
         } else {
+            libaio::finish_submitting(percpu, state);
             open_syscall::abandon(percpu, state);
         }
     }
@@ -69,9 +72,10 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
     fields.header.flags = 0;
     fields.header.sampling = 0;
     state.context_fault = 0;
+    (state.verdict, state.deferred) = (drawn(0) as u32, 0);
     let sampled = sampling::is_on() && !shape.has(SyscallShape::UNSAMPLED);
     let decided = sampled && !thread_context::may_exist(state);
-    if decided && !sampling::samples(state, span) {
+    if decided && !sampling::decide(state, span) {
         open_syscall::exclude(percpu, state, span, CALLS_UNSAMPLED);
         return;
     }
@@ -106,10 +110,11 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
         capture::copy_paths(state, shape);
     }
     thread_context::read_at_entry(percpu, task, state);
-    if sampled && !decided && !sampling::samples(state, span) {
+    if sampled && !decided && !sampling::decide(state, span) {
         open_syscall::exclude(percpu, state, span, CALLS_UNSAMPLED);
         return;
     }
+    state.record.header.sampling = sampling_of(state.verdict as u64);
     state.bios = 0;
     state.iocb = 0;
     // SAFETY: `task` is typed; the clock has no preconditions.
@@ -211,9 +216,22 @@ fn finish(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, ret: i
                 && !thread_context::keeps_sampled(state)))
     {
         percpu.count(SYSCALLS_FILTERED);
+        if deferred::is_on() && state.deferred != 0 {
+            deferred::end_part(percpu, state.span);
+        }
         return;
     }
     state.record.ret = ret;
+    let mut is_deferred = false;
+    if deferred::is_on() && state.is_deferred() {
+        let time = now - state.record.enter_ns;
+        let verdict = deferred::verdict(KEEP_SYSCALLS + state.record.number as u32, ret < 0, time);
+        match open_syscall::close(percpu, state, verdict) {
+            deferred::UNDECIDED => is_deferred = true,
+            VERDICT_DROP => return,
+            _ => {}
+        }
+    }
     if shape.has(SyscallShape::OPENS) && ret >= 0 {
         capture::record_opened_file(percpu, task, state, ret as u32, now);
     }
@@ -246,5 +264,5 @@ fn finish(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, ret: i
         state.record.cpu_wait_ns = run_delay.wrapping_sub(state.run_delay);
         state.record.header.flags |= SYSCALL_HAS_CPU_WAIT;
     }
-    open_syscall::write(percpu, state, now);
+    open_syscall::write(percpu, state, now, is_deferred);
 }

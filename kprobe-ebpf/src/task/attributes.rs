@@ -70,6 +70,13 @@ pub fn tail_before_context(state: &TaskState) -> u64 {
     if own > PATHS as u64 { PATHS as u64 } else { own }
 }
 
+/// Returns whether the record may have a tail other than a context head without attributes.
+#[inline(always)]
+pub fn may_have_other_tail(state: &TaskState) -> bool {
+    let has_context = state.record.header.flags & SYSCALL_HAS_CONTEXT != 0;
+    tail_before_context(state) != 0 || (has_context && state.head.attribute_bytes != 0)
+}
+
 /// Returns the offset of the head after `own` bytes of tail: the next multiple of 8.
 #[inline(always)]
 pub fn head_offset(own: u64) -> u64 {

@@ -11,6 +11,7 @@ use super::open_syscall;
 use super::page_fault;
 use super::storage::{TaskState, current, state, state_or_new};
 use super::thread_context;
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
@@ -194,6 +195,7 @@ pub fn exit(percpu: &mut PerCpuState) {
             page_fault::end_unseen(percpu.slot());
         } else {
             open_syscall::abandon(percpu, state);
+            deferred::decide(Program::TaskExit);
         }
     }
     percpu.count(TASKS_EXITED);

@@ -1,21 +1,22 @@
 //! Head sampling: whether the root of a trace is recorded.
 //!
-//! *In*: the root's id, and the ratio, which user space may change at any time. *Out*: the record's
-//! `sampling`, or that the root is left out. *Invariant*: [`is_sampled`]. A root that is recorded for
+//! *In*: the root's id, and the ratio, which user space may change at any time. *Out*: the verdict about the
+//! root, or that it is left out. *Invariant*: [`is_sampled`]. A root that is recorded for
 //! another reason (its program samples the trace, or its trace is unknown) has the ratio 1.
+//!
+//! Where operations are [deferred](crate::runtime::deferred), a root that is not drawn is not left out: its end decides.
 //!
 //! A call that is left out is open like one that a path filter excludes: its bios are not recorded,
 //! and are not taken for those of the kernel. A submission that is left out keeps its entry for the
 //! same reason: a worker may queue its bios.
-//!
-//! *Rejected*: a decision at the end, by duration or error. The bios and requests of the call have
-//! crossed the ring by then, and they are most of the cost.
 
 use super::storage::TaskState;
 use super::thread_context;
+use crate::runtime::deferred;
 use crate::runtime::settings::setting;
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
+use blkkin_probe_abi::deferred::{DRAWN_ONLY, NO_RULES, VERDICT_DROP, drawn};
 use blkkin_probe_abi::head_sampling::{SAMPLING_MAX, is_sampled};
 use blkkin_probe_abi::record::SYSCALL_HAS_CONTEXT;
 
@@ -28,19 +29,25 @@ pub fn is_on() -> bool {
     setting!(head_sampling) != 0
 }
 
-/// Returns the `sampling` of the root with this id; none if it is left out.
+/// Returns the verdict about the root with this id before it ends: drawn by the ratio, or dropped. None if
+/// the root is left out now.
 #[inline(always)]
-pub fn of(id: u64) -> Option<u8> {
+pub fn of(id: u64) -> Option<u64> {
     // SAFETY: a word of the map.
-    let sampling = HEAD_SAMPLING.get_ptr_mut(0).map_or(0, |word| unsafe { core::ptr::read_volatile(word) });
+    let word = HEAD_SAMPLING.get_ptr_mut(0).map_or(0, |word| unsafe { core::ptr::read_volatile(word) });
+    let sampling = word & 0xff;
     let sampling = if sampling > SAMPLING_MAX as u64 { SAMPLING_MAX } else { sampling as u8 };
-    is_sampled(id, sampling).then_some(sampling)
+    let suspended = deferred::is_on() && word & DRAWN_ONLY != 0;
+    if is_sampled(id, sampling) {
+        return Some(drawn(sampling) | if suspended { NO_RULES } else { 0 });
+    }
+    (deferred::is_on() && !suspended).then_some(VERDICT_DROP)
 }
 
 /// Decides about the call that the task enters, whose span is `span`, by the trace of its thread's
 /// context if it has one. The context was read. Returns false if the call is left out.
 #[inline(always)]
-pub fn samples(state: &mut TaskState, span: u64) -> bool {
+pub fn decide(state: &mut TaskState, span: u64) -> bool {
     let mut id = span;
     if state.record.header.flags & SYSCALL_HAS_CONTEXT != 0 {
         if thread_context::keeps_sampled(state) {
@@ -56,8 +63,8 @@ pub fn samples(state: &mut TaskState, span: u64) -> bool {
         return true;
     }
     match of(id) {
-        Some(sampling) => {
-            state.record.header.sampling = sampling;
+        Some(verdict) => {
+            state.verdict = verdict as u32;
             true
         }
         None => false,

@@ -124,6 +124,10 @@ pub struct TaskState {
     pub commit_dev: u32,
     /// Page faults that had ended when the one of `fault` began.
     pub faults_before: u64,
+    /// Verdict about the open system call so far (`probe_abi::deferred`): without deferred operations, drawn.
+    pub verdict: u32,
+    /// 1: the open system call has an entry among the deferred operations.
+    pub deferred: u32,
     /// Record of the last page fault that began outside a system call. `begin_ns` is 0 for none,
     /// and `span` until it queues a bio: see `page_fault`.
     pub fault: FaultRecord,
@@ -148,6 +152,12 @@ impl TaskState {
     #[inline(always)]
     pub fn in_syscall(&self) -> bool {
         self.span != 0 && self.span_start_ns == 0
+    }
+
+    /// Returns whether the records of the open system call are deferred, if those of any are.
+    #[inline(always)]
+    pub fn is_deferred(&self) -> bool {
+        self.in_syscall() && self.shape & SyscallShape::UNSAMPLED == 0
     }
 
     /// Returns whether the open system call is excluded by a path filter or by head sampling.

@@ -21,6 +21,7 @@
 
 use super::storage::{OpenWait, TaskState, current, state};
 use crate::file::overlay;
+use crate::runtime::deferred;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer, ProbeRead};
@@ -28,6 +29,7 @@ use crate::runtime::ring;
 use crate::runtime::settings::setting;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::{WAITS_DROPPED, WAITS_FIRED};
+use blkkin_probe_abi::deferred::DeferredOperation;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::{Header, SYSCALL_HAS_WAITS};
 use blkkin_probe_abi::wait::*;
@@ -145,9 +147,14 @@ fn log_end(state: &mut TaskState, now: u64) {
     }
 }
 
-/// Writes the record of the call's waits, if it waited.
+/// Writes the record of the call's waits, if it waited, or stores it in the call's operation.
 #[inline(always)]
-pub fn write(percpu: &mut PerCpuState, state: &mut TaskState, now: u64) {
+pub fn write(
+    percpu: &mut PerCpuState,
+    state: &mut TaskState,
+    now: u64,
+    operation: Option<&mut DeferredOperation>,
+) {
     log_end(state, now);
     if state.record.header.flags & SYSCALL_HAS_WAITS == 0 {
         return;
@@ -156,6 +163,9 @@ pub fn write(percpu: &mut PerCpuState, state: &mut TaskState, now: u64) {
     let len = size_of::<WaitsRecord>() as u32;
     state.waits.header = Header { tag: TAG_WAITS, sampling: 0, flags, len, time_ns: now };
     state.waits.span = state.span;
+    if let Some(operation) = operation {
+        return deferred::put(percpu, operation, TAG_WAITS, &state.waits);
+    }
     ring::put_counted(percpu, WAITS_FIRED, WAITS_DROPPED, &state.waits);
 }
 

@@ -10,6 +10,11 @@
 //! *Target*: [`AIM`] of the budget. Where the hooks and the idle process alone take more than half of it, the
 //! middle between them and the budget: what is left is used, however little it is.
 //!
+//! *Operations that are deferred* until they end cost about as much as recorded ones, but for the ring and the
+//! reader. Rules that keep some of them come before the share that is drawn. If the cost is above the budget
+//! though next to nothing is drawn, nothing more is deferred; it is tried again after 20 s, and after twice the time
+//! whenever the try fails, up to 320 s.
+//!
 //! *Rejected*: a controller that knows only the total (halve above, double below a half). Where the hooks
 //! alone take half of the budget it never rises again.
 
@@ -28,6 +33,11 @@ const ABOVE: f64 = 1.0;
 const BELOW: f64 = 2.0;
 /// Seconds above the budget with nothing left to save, after which it counts as exceeded.
 const STUCK: f64 = 3.0;
+/// Seconds above the budget with nothing left to save, after which nothing more is deferred.
+const SUSPEND_AFTER: f64 = 1.0;
+/// Seconds until operations are deferred again: at first, and at most.
+const PAUSE: f64 = 20.0;
+const PAUSE_MAX: f64 = 320.0;
 /// Below this part of the budget a smaller ratio saves nothing more.
 const NOTHING_LEFT: f64 = 0.02;
 
@@ -39,11 +49,38 @@ pub(super) struct Controller {
     ticks: VecDeque<Tick>,
     /// Seconds above the budget in which a smaller ratio would not have helped.
     stuck: f64,
+    /// Rules keep operations at their end.
+    keeps: bool,
+    /// Operations that are not drawn are not deferred.
+    keep_suspended: bool,
+    /// Seconds since that changed.
+    unchanged: f64,
+    /// Seconds for which nothing more is deferred.
+    pause: f64,
+    /// Ratio when they were over last.
+    ratio_suspended: HeadSampling,
 }
 
 impl Controller {
-    pub(super) fn new(budget: f64, greatest: HeadSampling) -> Controller {
-        Controller { budget, greatest, ratio: greatest, ticks: VecDeque::new(), stuck: 0.0 }
+    pub(super) fn new(budget: f64, greatest: HeadSampling, keeps: bool) -> Controller {
+        Controller {
+            budget,
+            greatest,
+            ratio: greatest,
+            ticks: VecDeque::new(),
+            stuck: 0.0,
+            keeps,
+            keep_suspended: false,
+            unchanged: PAUSE,
+            pause: PAUSE,
+            ratio_suspended: greatest,
+        }
+    }
+
+    /// Returns whether operations that are not drawn are left out at once, because the budget has no room for
+    /// deferring them.
+    pub(super) fn keep_suspended(&self) -> bool {
+        self.keep_suspended
     }
 
     /// Returns whether the cost exceeds the budget and a smaller ratio would not help.
@@ -67,7 +104,29 @@ impl Controller {
             self.ticks.clear();
             self.ratio = ratio;
         }
+        if self.keeps {
+            self.decide_suspension(tick.seconds);
+        }
         self.ratio
+    }
+
+    /// Stops deferring operations if the budget has no room for it, and tries again later.
+    fn decide_suspension(&mut self, seconds: f64) {
+        self.unchanged += seconds;
+        if !self.keep_suspended && self.stuck >= SUSPEND_AFTER {
+            let failed_soon = self.unchanged < PAUSE;
+            self.pause = if failed_soon { (2.0 * self.pause).min(PAUSE_MAX) } else { PAUSE };
+            if failed_soon {
+                self.ratio = self.ratio_suspended;
+            }
+        } else if !self.keep_suspended || self.unchanged < self.pause || self.average(BELOW).is_none() {
+            return;
+        } else {
+            self.ratio_suspended = self.ratio;
+        }
+        self.keep_suspended = !self.keep_suspended;
+        (self.unchanged, self.stuck) = (0.0, 0.0);
+        self.ticks.clear();
     }
 
     /// Returns the cost to aim at, with this cost that no ratio lowers.
@@ -129,14 +188,14 @@ mod tests {
 
     /// Applies a load for this time and returns the cost of each tick.
     fn apply(controller: &mut Controller, load: Load, seconds: usize) -> Vec<f64> {
-        let mut costs = Vec::new();
-        for _ in 0..seconds * 10 {
-            let variable = load.records / controller.ratio.one_in() as f64;
-            let tick = Tick { seconds: SECONDS, total: load.hooks + variable, variable };
-            costs.push(tick.total);
-            controller.update(&tick);
-        }
-        costs
+        (0..seconds * 10).map(|_| apply_tick(controller, load)).collect()
+    }
+
+    fn apply_tick(controller: &mut Controller, load: Load) -> f64 {
+        let variable = load.records / controller.ratio.one_in() as f64;
+        let tick = Tick { seconds: SECONDS, total: load.hooks + variable, variable };
+        controller.update(&tick);
+        tick.total
     }
 
     fn average(costs: &[f64]) -> f64 {
@@ -147,7 +206,7 @@ mod tests {
     #[test]
     fn a_jump_of_the_load_is_within_the_budget_after_five_seconds() {
         for jump in [2.0, 10.0, 30.0, 100.0] {
-            let mut controller = Controller::new(BUDGET, HeadSampling::ALL);
+            let mut controller = Controller::new(BUDGET, HeadSampling::ALL, false);
             let low = Load { hooks: 0.000_02, records: 0.003 };
             let high = Load { hooks: low.hooks * jump, records: low.records * jump };
             let mut costs = apply(&mut controller, low, 20);
@@ -170,7 +229,7 @@ mod tests {
 
     #[test]
     fn hooks_above_the_budget_are_reported_and_not_chased() {
-        let mut controller = Controller::new(BUDGET, HeadSampling::ALL);
+        let mut controller = Controller::new(BUDGET, HeadSampling::ALL, false);
         apply(&mut controller, Load { hooks: 0.02, records: 0.1 }, 10);
         assert!(controller.is_exceeded());
         // What is left to save is below 2 % of the budget.
@@ -187,7 +246,7 @@ mod tests {
     #[test]
     fn what_the_hooks_leave_of_the_budget_is_used() {
         for hooks in [0.5, 0.75, 0.85, 0.95] {
-            let mut controller = Controller::new(BUDGET, HeadSampling::ALL);
+            let mut controller = Controller::new(BUDGET, HeadSampling::ALL, false);
             let busy = Load { hooks: hooks * BUDGET, records: 0.1 };
             let costs = apply(&mut controller, busy, 60);
             assert!(costs[300..].iter().all(|cost| *cost <= BUDGET), "{hooks}");
@@ -202,7 +261,7 @@ mod tests {
     /// A tick that the process spends on something else than records changes nothing.
     #[test]
     fn a_peak_without_records_changes_nothing() {
-        let mut controller = Controller::new(BUDGET, HeadSampling::ALL);
+        let mut controller = Controller::new(BUDGET, HeadSampling::ALL, false);
         for n in 0..1_000 {
             let total = if n % 20 == 0 { 3.0 * BUDGET } else { 0.5 * BUDGET };
             controller.update(&Tick { seconds: SECONDS, total, variable: 0.3 * BUDGET });
@@ -213,7 +272,7 @@ mod tests {
     #[test]
     fn the_ratio_of_the_option_is_the_greatest() {
         let greatest = HeadSampling::from_log2(4).unwrap();
-        let mut controller = Controller::new(BUDGET, greatest);
+        let mut controller = Controller::new(BUDGET, greatest, false);
         apply(&mut controller, Load { hooks: 0.0, records: 0.0 }, 60);
         assert_eq!(controller.ratio, greatest);
         apply(&mut controller, Load { hooks: 0.0, records: 1e9 }, 60);
@@ -221,10 +280,41 @@ mod tests {
         assert!(controller.is_exceeded());
     }
 
+    /// Applies a load of which deferring takes a part, for this time, and returns the cost of each tick.
+    fn apply_deferring(controller: &mut Controller, load: Load, deferring: f64, seconds: usize) -> Vec<f64> {
+        let mut costs = Vec::new();
+        for _ in 0..seconds * 10 {
+            let deferred = if controller.keep_suspended() { 0.0 } else { deferring };
+            let one = Load { hooks: load.hooks + deferred, ..load };
+            costs.push(apply_tick(controller, one));
+        }
+        costs
+    }
+
+    /// Operations are deferred as long as the budget allows it. The share that is drawn goes first.
+    #[test]
+    fn keep_is_suspended_last_and_comes_back() {
+        let mut controller = Controller::new(BUDGET, HeadSampling::ALL, true);
+        let load = Load { hooks: 0.1 * BUDGET, records: 10.0 * BUDGET };
+        let costs = apply_deferring(&mut controller, load, 0.5 * BUDGET, 60);
+        assert!(!controller.keep_suspended() && controller.ratio != HeadSampling::ALL);
+        assert!(costs[100..].iter().all(|cost| *cost <= BUDGET));
+        // No room for it: within the budget but for a second now and then.
+        let costs = apply_deferring(&mut controller, load, 3.0 * BUDGET, 1_000);
+        let above = costs.iter().filter(|cost| **cost > BUDGET).count();
+        assert!(above <= 10 * 30, "{above} ticks above");
+        let worst = costs[50..].windows(100).map(average).fold(0.0, f64::max);
+        assert!(worst <= 2.0 * BUDGET, "{worst}");
+        assert!(controller.keep_suspended());
+        // And back when there is.
+        apply_deferring(&mut controller, Load { hooks: 0.0, records: 0.01 * BUDGET }, 0.1 * BUDGET, 400);
+        assert!(!controller.keep_suspended() && controller.ratio == HeadSampling::ALL);
+    }
+
     /// A tick that is a little above the budget, by chance, changes nothing.
     #[test]
     fn noise_around_the_aim_changes_nothing() {
-        let mut controller = Controller::new(BUDGET, HeadSampling::ALL);
+        let mut controller = Controller::new(BUDGET, HeadSampling::ALL, false);
         for n in 0..1_000 {
             let total = BUDGET * if n % 7 == 0 { 1.2 } else { 0.8 };
             controller.update(&Tick { seconds: SECONDS, total, variable: total / 2.0 });

@@ -61,6 +61,7 @@ struct Shared {
     one_in: AtomicU64,
     changes: AtomicU64,
     is_exceeded: AtomicBool,
+    keep_suspended: AtomicBool,
 }
 
 impl BudgetStatus {
@@ -84,6 +85,12 @@ impl BudgetStatus {
         self.0.changes.load(Relaxed)
     }
 
+    /// Returns whether the rules that keep operations at their end have no effect now, because the budget has no
+    /// room for it.
+    pub fn keep_suspended(&self) -> bool {
+        self.0.keep_suspended.load(Relaxed)
+    }
+
     /// Returns whether the cost exceeds the budget though nearly nothing is recorded.
     pub fn is_exceeded(&self) -> bool {
         self.0.is_exceeded.load(Relaxed)
@@ -100,13 +107,14 @@ pub(crate) struct BudgetKeeper {
 
 impl BudgetKeeper {
     /// Creates the keeper of a budget. The ratio that is set now is the greatest one.
-    pub(crate) fn new(budget: Budget, ratio: HeadSamplingRatio) -> BudgetKeeper {
+    /// `keeps`: rules keep operations at their end.
+    pub(crate) fn new(budget: Budget, ratio: HeadSamplingRatio, keeps: bool) -> BudgetKeeper {
         let status = BudgetStatus::default();
         status.0.budget_ppm.store(budget.0, Relaxed);
         status.0.one_in.store(ratio.get().one_in(), Relaxed);
         // SAFETY: no memory is passed.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize;
-        let controller = Controller::new(budget.share(), ratio.get());
+        let controller = Controller::new(budget.share(), ratio.get(), keeps);
         BudgetKeeper { meter: Meter::new(cpus), controller, ratio, status }
     }
 
@@ -117,7 +125,8 @@ impl BudgetKeeper {
     /// Takes the counters of now into account.
     pub(crate) fn update(&mut self, kernel: &[u64; COUNTERS]) -> Result<(), TracerError> {
         let Some(tick) = self.meter.update(Instant::now(), kernel) else { return Ok(()) };
-        let Shared { kernel_ppm, user_ppm, one_in, changes, is_exceeded, .. } = &*self.status.0;
+        let Shared { kernel_ppm, user_ppm, one_in, changes, is_exceeded, keep_suspended, .. } =
+            &*self.status.0;
         let [kernel_share, user_share] = self.meter.recent();
         kernel_ppm.store((kernel_share * 1e6) as u32, Relaxed);
         user_ppm.store((user_share * 1e6) as u32, Relaxed);
@@ -127,6 +136,11 @@ impl BudgetKeeper {
             self.ratio.set(wanted)?;
             one_in.store(wanted.one_in(), Relaxed);
             changes.fetch_add(1, Relaxed);
+        }
+        let drawn_only = self.controller.keep_suspended();
+        if drawn_only != self.status.keep_suspended() {
+            self.ratio.suspend_keep(drawn_only)?;
+            keep_suspended.store(drawn_only, Relaxed);
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 use aya::Ebpf;
 use aya::maps::{Array, MapData};
 use blkkin_probe_abi::in_flight::{Bio, Request, Set, Way};
+use blkkin_probe_abi::record::{BIO_DEFERRED, REQUEST_DEFERRED};
 use blkkin_wire::in_flight::InFlightIo;
 
 use crate::attach::req_op::ReqOpTable;
@@ -42,11 +43,19 @@ impl InFlightTables {
     /// Reads all entries.
     pub(crate) fn read(&self, operations: &ReqOpTable) -> Result<Vec<InFlightIo>, TracerError> {
         let mut in_flight = Vec::new();
+        // Of a deferred operation, which did not end, nothing is recorded.
         for_each_entry(&self.bios, "BIOS", |entry| {
+            if entry.flags & BIO_DEFERRED != 0 {
+                return;
+            }
             in_flight.push(bio(entry, operations));
             in_flight.extend(single_bio_request(entry, operations));
         })?;
-        for_each_entry(&self.requests, "REQUESTS", |entry| in_flight.push(request(entry, operations)))?;
+        for_each_entry(&self.requests, "REQUESTS", |entry| {
+            if entry.flags & REQUEST_DEFERRED == 0 {
+                in_flight.push(request(entry, operations));
+            }
+        })?;
         in_flight.sort_by_key(|one| (one.start, one.layer, one.span));
         Ok(in_flight)
     }

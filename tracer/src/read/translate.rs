@@ -139,7 +139,7 @@ fn syscall(call: SyscallId, made: decode::SyscallEntry<'_>) -> SyscallEvent {
 /// Returns the ratio by which a root was recorded.
 #[inline(always)]
 fn head_sampling(header: &raw::Header) -> HeadSampling {
-    HeadSampling::at_least(header.sampling)
+    HeadSampling::from_code(header.sampling).unwrap_or(HeadSampling::MIN_RATIO)
 }
 
 /// Decodes a thread context; none without a trace id or span id. The kernel side has validated it

@@ -89,19 +89,29 @@ pub fn reconcile(
         calls_entered: kernel[slot::SYSCALLS_ENTERED] + kernel[slot::ASYNC_SUBMITTED],
         calls_filtered: kernel[slot::SYSCALLS_FILTERED] + kernel[slot::ASYNC_FILTERED],
         calls_unsampled: kernel[slot::CALLS_UNSAMPLED],
+        kept_slow: kernel[slot::KEPT_SLOW],
+        kept_failed: kernel[slot::KEPT_FAILED],
+        kept_large: kernel[slot::KEPT_LARGE],
         calls_excluded: recorded.calls_excluded,
         calls_incomplete: recorded.incomplete,
         calls_truncated: kernel[slot::SYSCALLS_TRUNCATED],
         files_truncated: recorded.files_truncated,
         calls_compat: kernel[slot::SYSCALLS_COMPAT],
-        bios_queued: kernel[slot::BIOS_QUEUED],
-        requests_started: kernel[slot::REQUESTS_STARTED].saturating_sub(kernel[slot::REQUESTS_MERGED]),
+        // Those of operations that were deferred and dropped are as if they had not been queued.
+        bios_queued: kernel[slot::BIOS_QUEUED].saturating_sub(kernel[slot::BIOS_UNSAMPLED]),
+        requests_started: kernel[slot::REQUESTS_STARTED]
+            .saturating_sub(kernel[slot::REQUESTS_MERGED] + kernel[slot::REQUESTS_UNSAMPLED]),
         requests_merged: kernel[slot::REQUESTS_MERGED],
-        ends_missed: kernel[slot::BIOS_STALE] + kernel[slot::REQUESTS_STALE],
-        untracked: [slot::BIOS_UNTRACKED, slot::REQUESTS_UNTRACKED, slot::ASYNC_UNTRACKED]
-            .iter()
-            .map(|counter| kernel[*counter])
-            .sum(),
+        ends_missed: kernel[slot::BIOS_STALE] + kernel[slot::REQUESTS_STALE] + kernel[slot::DEFERRED_EXPIRED],
+        untracked: [
+            slot::BIOS_UNTRACKED,
+            slot::REQUESTS_UNTRACKED,
+            slot::ASYNC_UNTRACKED,
+            slot::DEFERRED_UNTRACKED,
+        ]
+        .iter()
+        .map(|counter| kernel[*counter])
+        .sum(),
         tasks_missed: kernel[slot::TASKS_MISSED],
         recursion_misses,
         malformed: recorded.malformed,

@@ -96,7 +96,7 @@ impl AsyncIoWriter {
             flags |= WRITES_PAGE_CACHE;
         }
         if io.sampling != HeadSampling::ALL {
-            columns.sampling.push(io.sampling.log2().into());
+            columns.sampling.push(io.sampling.code().into());
             flags |= SAMPLING;
         }
         columns.flags.push(flags);
@@ -184,7 +184,7 @@ impl AsyncIoColumns<'_> {
         let file = self.file.next_if(has(FILE))?;
         let offset = self.offset.next_if(has(OFFSET))?;
         let sampling = match self.sampling.next_if(has(SAMPLING))? {
-            Some(log2) => head_sampling(*log2).ok_or_else(|| self.sampling.refuse((*log2).into()))?,
+            Some(code) => head_sampling(*code).ok_or_else(|| self.sampling.refuse((*code).into()))?,
             None => HeadSampling::ALL,
         };
         Ok(AsyncIoEvent {

@@ -40,7 +40,7 @@ conversions!(
         contexts_publishing, contexts_denied, contexts_no_room,
         resources_publishing, resources_malformed, resources_unread, resources_no_room,
         attributes_cut, attributes_unread, dirty_writes_evicted, dirty_bytes, faults_filtered, calls_excluded,
-        names_displaced, events_overwritten, calls_unsampled
+        names_displaced, events_overwritten, calls_unsampled, kept_slow, kept_failed, kept_large
     } of { calls, bios, requests, commits, names } and { page_origins, faults, waits }
 );
 

@@ -13,9 +13,9 @@ use crate::ids::{MIX_FIRST, MIX_SECOND, mix};
 const COUNTER_BITS: u32 = 44;
 const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
 
-/// Returns the ratio with this binary logarithm; none below the smallest ratio.
-pub(super) fn head_sampling(log2: u32) -> Option<HeadSampling> {
-    u8::try_from(log2).ok().and_then(HeadSampling::from_log2)
+/// Returns the ratio or reason of this code; none of an unknown one.
+pub(super) fn head_sampling(code: u32) -> Option<HeadSampling> {
+    u8::try_from(code).ok().and_then(HeadSampling::from_code)
 }
 
 /// Returns the id of a word of origin and counter: splitmix64's finalizer keyed by the epoch, as

@@ -104,7 +104,7 @@ impl SyscallWriter {
             flags |= WAITS;
         }
         if call.sampling != HeadSampling::ALL {
-            columns.sampling.push(call.sampling.log2().into());
+            columns.sampling.push(call.sampling.code().into());
             flags |= SAMPLING;
         }
         columns.flags.push(flags);
@@ -206,7 +206,7 @@ impl SyscallReader<'_> {
             None => None,
         };
         let sampling = match self.sampling.next_if(has(SAMPLING))? {
-            Some(log2) => head_sampling(*log2).ok_or_else(|| self.sampling.refuse((*log2).into()))?,
+            Some(code) => head_sampling(*code).ok_or_else(|| self.sampling.refuse((*code).into()))?,
             None => HeadSampling::ALL,
         };
         let mut args = [0; 6];

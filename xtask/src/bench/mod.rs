@@ -103,6 +103,12 @@ const BENCHES: &[Bench] = &[
     bench("peers", "compared with other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
     bench("top", "requests that are counted, beside recorded ones and bpftrace (6 min)", DISKS, WITH_PEERS),
     bench(
+        "sampling",
+        "operations that are drawn or kept by rules, beside all of them (7 min)",
+        DISKS,
+        WITH_PEERS,
+    ),
+    bench(
         "matrix",
         "compared with other tools: every engine, operation, depth of fio (1 h)",
         DISKS,

@@ -56,6 +56,7 @@ pub(super) const EVERYWHERE: &[Suite] = &[
     // Before 6.5 no request is announced.
     suite("top", "more_programs", Disk::Loop),
     suite("head_sampling", "recorded_whole", Disk::Loop),
+    suite("keep", "kept_w", Disk::Loop),
 ];
 
 /// Suites that differ by device or program and not by kernel, or that the oldest kernel and the host's

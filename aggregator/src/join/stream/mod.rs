@@ -146,7 +146,12 @@ impl Stream {
         let behind = admitted.events.partition_point(|event| event.time() < self.watermark);
         // Both arrive late in an orderly stream: names that a flight recorder sends again, and origins of pages.
         let in_order = |event: &&LayerEvent| !event.is_name() && !matches!(event, LayerEvent::PageOrigin(_));
-        sink.stats.behind_watermark += admitted.events[..behind].iter().filter(in_order).count() as u64;
+        // So does each part of an operation that its source deferred until the last part ended.
+        let stats = &batch.stats;
+        let may_defer = stats.calls_unsampled + stats.kept_slow + stats.kept_failed + stats.kept_large > 0;
+        if !may_defer {
+            sink.stats.behind_watermark += admitted.events[..behind].iter().filter(in_order).count() as u64;
+        }
         sink.stats.ahead_of_window += admitted.forced as u64;
         self.watermark = self.watermark.max(batch.watermark);
         for event in admitted.events {

@@ -20,6 +20,7 @@ struct Logged {
     at: Option<Instant>,
     one_in: u64,
     is_exceeded: bool,
+    keep_suspended: bool,
 }
 
 /// Reports what the budget does.
@@ -31,7 +32,7 @@ pub(super) struct BudgetReport {
 
 impl BudgetReport {
     pub(super) fn new(status: BudgetStatus) -> BudgetReport {
-        let logged = Logged { at: None, one_in: status.one_in(), is_exceeded: false };
+        let logged = Logged { at: None, one_in: status.one_in(), is_exceeded: false, keep_suspended: false };
         BudgetReport { status, logged: logged.into() }
     }
 
@@ -39,13 +40,24 @@ impl BudgetReport {
     pub(super) fn log_change(&self) {
         let Ok(mut logged) = self.logged.lock() else { return };
         let (one_in, is_exceeded) = (self.status.one_in(), self.status.is_exceeded());
+        let keep_suspended = self.status.keep_suspended();
         let is_late = logged.at.is_none_or(|at| at.elapsed() >= LOG_EVERY);
-        if is_exceeded == logged.is_exceeded && (one_in == logged.one_in || !is_late) {
+        let same_state = (is_exceeded, keep_suspended) == (logged.is_exceeded, logged.keep_suspended);
+        if same_state && (one_in == logged.one_in || !is_late) {
             return;
         }
-        *logged = Logged { at: Some(Instant::now()), one_in, is_exceeded };
+        let was_suspended = logged.keep_suspended;
+        *logged = Logged { at: Some(Instant::now()), one_in, is_exceeded, keep_suspended };
         let percent = |share: f64| share * 100.0;
         let (spent, budget) = (percent(self.status.spent().iter().sum()), percent(self.status.budget()));
+        if keep_suspended != was_suspended {
+            match keep_suspended {
+                true => warn!(
+                    "--keep is suspended: the cost is above the budget of {budget} % though nearly nothing is drawn"
+                ),
+                false => info!("--keep has an effect again"),
+            }
+        }
         if is_exceeded {
             warn!(
                 one_in,
@@ -84,6 +96,11 @@ impl BudgetReport {
                 "budget_exceeded",
                 "1 while the cost exceeds the budget though nearly nothing is recorded",
                 f64::from(u8::from(self.status.is_exceeded())),
+            ),
+            gauge(
+                "budget_keep_suspended",
+                "1 while --keep has no effect, because the budget has no room for deferring operations",
+                f64::from(u8::from(self.status.keep_suspended())),
             ),
             MetricFamily::single(
                 MetricKind::Counter,

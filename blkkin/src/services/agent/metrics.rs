@@ -250,6 +250,12 @@ impl ServiceStatus for AgentMetrics {
                 ("sampling", stats.calls_unsampled),
             ],
         ));
+        families.push(MetricFamily::by_label(
+            "reason",
+            "operations_kept",
+            "Storage operations that --keep kept when they ended, by the reason",
+            vec![("slow", stats.kept_slow), ("failed", stats.kept_failed), ("large", stats.kept_large)],
+        ));
         families.push(counter(
             "names_displaced",
             "Files whose path is sent again at their next use, for lack of room in the kernel side's table",

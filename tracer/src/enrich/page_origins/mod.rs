@@ -34,6 +34,7 @@
 //! *Rejected*: joining in the aggregator. A partition's saved state would have the ranges of each
 //! node, 11 MiB for 1 GiB of dirty data; here they need no copy and no order between topics.
 
+mod deferred;
 mod dirty_ranges;
 mod loop_bios;
 mod page_set;
@@ -54,6 +55,7 @@ use blkkin_wire::page_origin::{PageOriginEvent, PagePart, PageWriter, Unattribut
 
 use crate::read::translate::pages;
 use crate::stats::device_bytes::DeviceByteCounters;
+use deferred::DeferredOrigins;
 use dirty_ranges::{Carried, DirtyRanges, Writer};
 use loop_bios::{LoopBio, LoopBios};
 use page_set::PageSet;
@@ -84,6 +86,11 @@ pub(crate) struct PageOrigins {
     /// Devices of file systems in memory.
     memory: HashSet<DeviceId>,
     loop_bios: LoopBios,
+    deferred: DeferredOrigins,
+    /// Time up to which events were processed in their order.
+    processed: MonotonicNs,
+    /// Writes that came before records of earlier times, which follow.
+    early: Vec<LayerEvent>,
     /// Bytes of the bios of the kernel's own, by the origin of their pages.
     pub(crate) device_bytes: DeviceByteCounters,
     /// Records that were read and not processed.
@@ -137,6 +144,9 @@ impl PageOrigins {
             files: HashMap::new(),
             memory: HashSet::new(),
             loop_bios: LoopBios::default(),
+            deferred: DeferredOrigins::default(),
+            processed: MonotonicNs(0),
+            early: Vec::new(),
             device_bytes: DeviceByteCounters::default(),
             records: Vec::new(),
             recorded: 0,
@@ -167,11 +177,23 @@ impl PageOrigins {
         records.sort_by_key(|record| record.header.time_ns);
         let mut out = Vec::new();
         let mut next = records.iter().peekable();
-        for event in events.iter() {
+        let early = std::mem::take(&mut self.early);
+        let mut ordered: Vec<&LayerEvent> = early.iter().chain(events.iter()).collect();
+        if !early.is_empty() {
+            ordered.sort_by_key(|event| event.time());
+        }
+        for event in ordered {
             while let Some(record) = next.next_if(|record| record.header.time_ns <= event.time().0) {
                 self.apply_record(record, &mut out);
             }
             match event {
+                LayerEvent::Syscall(_) | LayerEvent::AsyncIo(_) | LayerEvent::Dirty(_)
+                    if event.time() >= watermark && is_write(event) =>
+                {
+                    self.early.push(event.clone());
+                }
+                // One that was deferred until its operation ended comes late: what it wrote may be clean again.
+                LayerEvent::Syscall(_) | LayerEvent::AsyncIo(_) if event.time() < self.processed => {}
                 LayerEvent::Syscall(call) if call.writes_page_cache => self.apply_call(call, &mut out),
                 LayerEvent::AsyncIo(io) => self.apply_request(io, &mut out),
                 LayerEvent::Bio(bio) => self.end_bio(bio, event.time(), &mut out),
@@ -187,7 +209,10 @@ impl PageOrigins {
         records.clear();
         self.records = records;
         self.expire(watermark, &mut out);
-        events.extend(out.into_iter().map(|event| LayerEvent::PageOrigin(Box::new(event))));
+        self.processed = self.processed.max(watermark);
+        let out = out.into_iter().filter_map(|event| self.deferred.take(event));
+        events.extend(out.map(|event| LayerEvent::PageOrigin(Box::new(event))));
+        self.deferred.expire(watermark);
     }
 
     /// Adds the counters of this stage.
@@ -214,6 +239,9 @@ impl PageOrigins {
         }
         let mut event = pages::event(record);
         let parts = std::mem::take(&mut self.parts);
+        if pages::is_deferred(record) && !self.deferred.begin(event.bio, event.time) {
+            event.bio = SpanId(0);
+        }
         let is_complete =
             parts.iter().map(|part| u64::from(part.bytes)).sum::<u64>() == u64::from(event.bytes);
         if !pages::is_consecutive(record) && is_complete {
@@ -240,14 +268,19 @@ impl PageOrigins {
         let mut covered = PageSet::new(&ranges);
         event.writers = self.ranges.carry(file, &ranges, event.time, &mut covered);
         self.files.insert(event.bio, file);
-        let waiting =
-            Waiting { event, submission, ranges, covered, open_writes: record.open_writes, ended: None };
+        // A deferred bio's end is known late, and that of one that is left out never: whatever began later counts for
+        // the next bio alone.
+        let ended = (pages::is_deferred(record) || pages::is_unsampled(record)).then_some(event.time);
+        let waiting = Waiting { event, submission, ranges, covered, open_writes: record.open_writes, ended };
         let list = &mut self.waiting.entry(file).or_default().open;
         list.push_back(waiting);
-        if list.len() > WAITING_PER_FILE {
-            let oldest = list.pop_front();
-            out.extend(oldest.map(|waiting| self.complete(waiting)));
-        }
+        let surplus = if list.len() > WAITING_PER_FILE {
+            list.pop_front()
+        } else {
+            let at = list.len() - 1;
+            ended.and_then(|_| self.waiting.get_mut(&file)?.move_ended(at))
+        };
+        out.extend(surplus.map(|waiting| self.complete(waiting)));
     }
 
     fn end_bio(&mut self, bio: &BioEvent, end: MonotonicNs, out: &mut Vec<PageOriginEvent>) {
@@ -255,6 +288,7 @@ impl PageOrigins {
         // Of the kernel's own bios, those with data of traced programs, unless each task is traced.
         let counts = self.whole_machine || bio.submitter != Submitter::Kernel || self.has_writers(bio.span);
         if bio.has_page_origin {
+            out.extend(self.deferred.end(bio.span));
             self.end_wait_for_bio(bio.span, end, out);
         }
         match change {
@@ -281,7 +315,7 @@ impl PageOrigins {
         let Some(file) = self.files.remove(&bio) else { return };
         let Some(bios) = self.waiting.get_mut(&file) else { return };
         let Some(at) = bios.open.iter().position(|waiting| waiting.event.bio == bio) else { return };
-        bios.open[at].ended = Some(end);
+        bios.open[at].ended.get_or_insert(end);
         let surplus = bios.move_ended(at);
         out.extend(surplus.map(|waiting| self.complete(waiting)));
     }
@@ -433,6 +467,15 @@ impl PageOrigins {
         if MEMORY_FILESYSTEMS.contains(&file.filesystem.as_ref()) {
             self.memory.insert(file.file.device);
         }
+    }
+}
+
+/// Returns whether the event may be a writer of pages.
+fn is_write(event: &LayerEvent) -> bool {
+    match event {
+        LayerEvent::Syscall(call) => call.writes_page_cache,
+        LayerEvent::AsyncIo(io) => io.file.is_some() && write_range::of_request(io).is_some(),
+        _ => true,
     }
 }
 

@@ -349,6 +349,78 @@ fn an_earlier_writer_is_no_second_choice_if_not_all_writes_are_recorded() {
     assert_eq!(found[1].bytes_unattributed, 4_096);
 }
 
+/// A bio that is left out writes the page: no write of before is a writer of the next bio.
+#[test]
+fn a_bio_that_is_left_out_makes_its_range_clean() {
+    let mut origins = new();
+    origins.set_sampled();
+    let mut left_out = bio(0, 100, 0, 4_096, 0);
+    left_out.header.flags |= raw::PAGES_UNSAMPLED;
+    // One write ended before, one is under way, and one follows.
+    let events =
+        vec![write(1, [10, 11], 0, 4_096), write(2, [90, 110], 0, 4_096), write(3, [200, 201], 4_096, 4_096)];
+    let found = process(&mut origins, events, &[left_out, bio(10, 5_000, 0, 8_192, 0)], LATER);
+    assert_eq!(
+        found.iter().map(|origin| (origin.bio, spans(origin))).collect::<Vec<_>>(),
+        [(SpanId(10), vec![3])]
+    );
+    assert_eq!(found[0].bytes_unattributed, 4_096);
+}
+
+/// An origin whose bio is deferred waits for the bio's record, and leaves with it or not at all. A write that began after
+/// the bio was queued may have come before its end: that is known too late.
+#[test]
+fn the_origin_of_a_deferred_bio_leaves_with_its_bio() {
+    let mut origins = new();
+    let deferred = |span: u64, time| {
+        let mut record = bio(span, time, 0, 4_096, 0);
+        record.header.flags |= raw::PAGES_DEFERRED;
+        record
+    };
+    let events = vec![write(1, [10, 11], 0, 4_096), write(2, [150, 160], 0, 4_096)];
+    let nothing: Vec<Vec<u64>> = Vec::new();
+    assert_eq!(
+        process_as_given(&mut origins, events, &[deferred(9, 100), deferred(10, 300)], 3_000_000_000),
+        nothing
+    );
+    assert_eq!(process_as_given(&mut origins, vec![end(9, 250)], &[], 3_500_000_000), [vec![1]]);
+    assert_eq!(
+        process_as_given(&mut origins, vec![], &[], 500_000_000_000),
+        nothing,
+        "the other bio was dropped"
+    );
+}
+
+/// A write that is read before the record of an earlier bio: that bio does not carry its bytes.
+#[test]
+fn a_write_that_is_read_early_waits_for_its_time() {
+    let mut origins = new();
+    let early = vec![write(1, [110, 111], 0, 4_096)];
+    assert_eq!(process_as_given(&mut origins, early, &[], 100), Vec::<Vec<u64>>::new());
+    let records = [bio(9, 105, 0, 4_096, 0), bio(10, 120, 0, 4_096, 0)];
+    let ends = vec![end(9, 106), end(10, 121)];
+    assert_eq!(process_as_given(&mut origins, ends, &records, LATER), [vec![], vec![1]]);
+}
+
+/// A program may write before the reader begins.
+#[test]
+fn a_write_of_before_the_reader_is_a_writer() {
+    let mut origins = PageOrigins::new(MonotonicNs(1_000));
+    let found =
+        process(&mut origins, vec![write(1, [10, 11], 0, 4_096)], &[bio(9, 1_100, 0, 4_096, 0)], LATER);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [[1]]);
+}
+
+/// A write whose record was deferred comes late. The kernel may have written its bytes back since.
+#[test]
+fn a_write_that_comes_late_is_no_writer() {
+    let mut origins = new();
+    assert_eq!(process(&mut origins, vec![], &[], 1_000), []);
+    let found =
+        process(&mut origins, vec![write(1, [10, 11], 0, 4_096)], &[bio(9, 5_000, 0, 4_096, 0)], LATER);
+    assert_eq!(found.iter().map(spans).collect::<Vec<_>>(), [Vec::<u64>::new()]);
+}
+
 #[test]
 fn an_earlier_writer_is_no_second_choice_if_a_later_one_covers_the_page() {
     let events = vec![write(1, [10, 11], 0, 4_096), write(2, [200, 201], 0, 4_096)];

@@ -50,6 +50,16 @@ pub(crate) fn is_of_other_program(record: &BioPagesRecord) -> bool {
     record.header.flags & raw::PAGES_OF_OTHER != 0
 }
 
+/// Returns whether the bio is deferred until its operation ends, and may never come.
+pub(crate) fn is_deferred(record: &BioPagesRecord) -> bool {
+    record.header.flags & raw::PAGES_DEFERRED != 0
+}
+
+/// Returns whether the bio is left out: the record states only that its pages are clean.
+pub(crate) fn is_unsampled(record: &BioPagesRecord) -> bool {
+    record.header.flags & raw::PAGES_UNSAMPLED != 0
+}
+
 /// Returns whether the pages are consecutive in the file.
 pub(crate) fn is_consecutive(record: &BioPagesRecord) -> bool {
     record.header.flags & raw::PAGES_NOT_CONSECUTIVE == 0

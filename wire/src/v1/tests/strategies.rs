@@ -403,6 +403,9 @@ fn stats() -> impl Strategy<Value = SourceStats> {
             names_displaced: last[9],
             events_overwritten: last[10],
             calls_unsampled: last[11],
+            kept_slow: last[12],
+            kept_failed: last[13],
+            kept_large: last[14],
         }
     })
 }
