@@ -21,7 +21,6 @@ use crate::runtime::read::{KernelRead, Pointer};
 use crate::runtime::settings::setting;
 use crate::runtime::table;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
-use blkkin_probe_abi::counters::REQUESTS_STALE;
 use blkkin_probe_abi::record::{BIO_ALLOCATED_REQUEST, BIO_SPLIT};
 use blkkin_probe_abi::settings::Program;
 

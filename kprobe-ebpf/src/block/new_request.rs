@@ -1,12 +1,11 @@
 //! New requests: the submitter and originating bio of a request, and the creation of its entry.
 
-use super::in_flight::{self, Bio, REQUEST_CLAIMS, REQUESTS};
+use super::in_flight::{self, Bio, REQUEST_CLAIMS};
 use super::passthrough::{self, Submitter};
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::settings::setting;
-use crate::runtime::table;
 use crate::task;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::layout::ABSENT;

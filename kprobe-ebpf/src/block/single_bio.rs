@@ -14,7 +14,7 @@
 //! *Rejected*: copying the bio's entry into the request's: 50 ns at block_io_start, because the
 //! request's entry is cold in the cache there.
 
-use super::in_flight::{self, BIOS, Bio, REQUEST_CLAIMS, REQUEST_SETS, REQUESTS};
+use super::in_flight::{self, BIOS, Bio, REQUEST_CLAIMS, REQUEST_SETS};
 use super::new_request::{self, NewRequest};
 use crate::async_io::libaio;
 use crate::runtime::deferred;
