@@ -40,11 +40,13 @@ static DEFERRED_OPERATIONS: Array<Set<DeferredOperation>, DEFERRED_SETS> = Array
 #[btf_map]
 static KEEP_RULES: Array<u64, KEEP_WORDS> = Array::new();
 
-/// Reasons, whose counters are in the order of their verdicts.
-const REASONS: usize = 3;
-const _: () = assert!(KEPT_FAILED - KEPT_SLOW == (VERDICT_FAILED - VERDICT_SLOW) as usize);
-const _: () =
-    assert!(KEPT_LARGE - KEPT_SLOW == REASONS - 1 && VERDICT_LARGE - VERDICT_SLOW == REASONS as u64 - 1);
+/// Bits of a final verdict that number its reason from 1, in the order of the counters.
+const REASON_MASK: u64 = 3;
+const _: () = {
+    assert!(VERDICT_SLOW & REASON_MASK == 1);
+    assert!(KEPT_FAILED - KEPT_SLOW == ((VERDICT_FAILED & REASON_MASK) - 1) as usize);
+    assert!(KEPT_LARGE - KEPT_SLOW == ((VERDICT_LARGE & REASON_MASK) - 1) as usize);
+};
 
 /// Argument of [`begin_part`]: the operation must have an entry.
 pub const FIND: u64 = 0;
@@ -86,14 +88,15 @@ fn word(index: u32) -> u64 {
 
 /// Counts an operation that is kept for a reason.
 #[inline(always)]
-pub fn count_kept(percpu: &mut PerCpuState, verdict: u64) {
-    let mut reason = verdict.wrapping_sub(VERDICT_SLOW) as usize;
-    // The verifier needs the test that bounds the index; the compiler must not combine it with others.
-    // SAFETY: changes nothing.
-    unsafe { core::arch::asm!("{0} = {0}", inout(reg) reason, options(nomem, nostack, preserves_flags)) };
-    if reason < REASONS {
-        percpu.count(KEPT_SLOW + reason);
+pub fn count_kept(percpu: &mut PerCpuState, mut verdict: u64) {
+    if !is_final(verdict) {
+        return;
     }
+    // A mask bounds the index for each verifier: that of Linux 6.1 loses the bound of a comparison below
+    // `verdict - VERDICT_SLOW`. The compiler must not drop the mask.
+    // SAFETY: changes nothing.
+    unsafe { core::arch::asm!("{0} = {0}", inout(reg) verdict, options(nomem, nostack, preserves_flags)) };
+    percpu.count(KEPT_SLOW - 1 + (verdict & REASON_MASK) as usize);
 }
 
 /// Begins a part of the operation `root`: `how` is [`FIND`], or one of the other two and the verdict so far.
