@@ -43,25 +43,32 @@ const ALL_OTHER: &[Attach] = &[RawTp, Fentry, Kprobe];
 /// Suites that a short run has in both 6.1 and 6.12: their hooks or the kernel's structures differ, or the
 /// host's policy may refuse their hooks.
 pub(super) const EVERYWHERE: &[Suite] = &[
-    suite("kernels", "", Disk::Virtio),
-    suite("async_io", "requests_of", Disk::Loop),
+    suite("kernels", "doctor", Disk::Virtio),
+    suite("async_io", "requests_of_workers_are", Disk::Loop),
     suite("async_io", "iocbs", Disk::Loop),
     suite("writeback", "ext4", Disk::Loop),
     suite("waits", "files_lock", Disk::Loop),
-    suite("stacked", "", Disk::Loop),
-    suite("guest_passthrough", "", Disk::Scsi),
+    suite("stacked", "merged", Disk::Loop),
+    suite("guest_passthrough", "commands_have", Disk::Scsi),
     suite("guest_flush", "sync", Disk::Virtio),
     suite("guest_zones", "", Disk::Zoned),
     suite("page_faults", "major_fault", Disk::Loop),
-    // Before 6.5 no request is announced.
-    suite("top", "more_programs", Disk::Loop),
-    suite("head_sampling", "recorded_whole", Disk::Loop),
-    suite("keep", "kept_w", Disk::Loop),
+    suite("keep", "submissions_of_io_uring", Disk::Loop),
 ];
 
 /// Suites that differ by device or program and not by kernel, or that the oldest kernel and the host's
 /// cover. A short run has these in 6.1 only; a full run has them in both kernels.
 pub(super) const ONCE_6_1: &[Suite] = &[
+    suite("kernels", "by_typed_functions", Disk::Virtio),
+    suite("kernels", "by_raw_tracepoints", Disk::Virtio),
+    suite("async_io", "requests_of_a_poll_thread", Disk::Loop),
+    suite("async_io", "requests_of_workers_have", Disk::Loop),
+    suite("stacked", "reads_of", Disk::Loop),
+    suite("guest_passthrough", "of_two_tasks", Disk::Scsi),
+    // Before 6.5 no request is announced.
+    suite("top", "more_programs", Disk::Loop),
+    suite("head_sampling", "submission_of_io_uring_is_recorded", Disk::Loop),
+    suite("keep", "iocbs_of_libaio", Disk::Loop),
     suite("device", "", Disk::Virtio),
     suite("overlay", "", Disk::Loop),
     suite("file_names", "a_path_follows", Disk::Loop),
@@ -85,6 +92,13 @@ pub(super) const ONCE_6_1: &[Suite] = &[
 
 /// Like [`ONCE_6_1`], in 6.12.
 pub(super) const ONCE_6_12: &[Suite] = &[
+    suite("kernels", "by_untyped_functions", Disk::Virtio),
+    suite("kernels", "by_typed_tracepoints", Disk::Virtio),
+    suite("async_io", "requests_of_a_call", Disk::Loop),
+    suite("stacked", "writes_of", Disk::Loop),
+    suite("guest_passthrough", "outlives", Disk::Scsi),
+    suite("head_sampling", "a_call_is_recorded", Disk::Loop),
+    suite("keep", "slow_calls", Disk::Loop),
     suite("guest_stacked", "tower", Disk::Tower),
     suite("guest_stacked", "mirror", Disk::Mirror),
     suite("guest_faults", "slow", Disk::Slow),
@@ -137,7 +151,7 @@ pub(super) const FURTHER: &[Suite] = &[
 ];
 
 /// Suites that are repeated with other attach kinds. A test that takes the same path through the
-/// eBPF programs as another is not repeated with every kind, because loading a tracer takes 4 s
+/// eBPF programs as another is not repeated with every kind, because a tracer takes 10 s to start
 /// under emulation.
 pub(super) const BY_KIND: &[(Suite, &[Attach])] = &[
     (suite("device", "", Disk::Virtio), ALL_OTHER),
