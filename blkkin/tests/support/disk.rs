@@ -77,15 +77,21 @@ impl Disk {
     /// Prepares the queue: completions stay on the CPU of the driver's worker (queue/rq_affinity =
     /// 0). On the submitter's CPU they would interrupt any task that runs there, and on some
     /// kernels no program runs on top of some tasks. iostats and merges are on, whatever an earlier
-    /// test has left on a device that is always the same.
+    /// test has left on a device that is always the same. A loop device has no scheduler and the size of
+    /// requests that it had at first: a test that was killed leaves both to the next user.
     fn set_queue(&self) -> Result<(), String> {
         let name = self.node.rsplit('/').next().unwrap_or_default();
-        [("rq_affinity", "0"), ("iostats", "1"), ("nomerges", "0")].into_iter().try_for_each(
-            |(setting, value)| {
-                let path = format!("/sys/block/{name}/queue/{setting}");
-                fs::write(&path, value).map_err(|error| format!("{path}: {error}"))
-            },
-        )
+        let set = |(setting, value): (&str, &str)| {
+            let path = format!("/sys/block/{name}/queue/{setting}");
+            fs::write(&path, value).map_err(|error| format!("{path}: {error}"))
+        };
+        [("rq_affinity", "0"), ("iostats", "1"), ("nomerges", "0")].into_iter().try_for_each(set)?;
+        if !name.starts_with("loop") {
+            return Ok(());
+        }
+        let largest = format!("/sys/block/{name}/queue/max_hw_sectors_kb");
+        let largest = fs::read_to_string(&largest).map_err(|error| format!("{largest}: {error}"))?;
+        [("scheduler", "none"), ("max_sectors_kb", largest.trim())].into_iter().try_for_each(set)
     }
 
     /// Creates a disk with ext4, mounted.
