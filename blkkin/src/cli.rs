@@ -52,6 +52,8 @@ pub(crate) enum CliCommand {
     Agent(Box<AgentArgs>),
     /// Ask the agent of this machine for a dump of its flight recorder
     Dump(DumpArgs),
+    /// Show or change what the agent of this machine records, while it runs
+    Ctl(CtlArgs),
     /// Join the events of many machines into traces, from Kafka to Kafka, until Ctrl-C
     Aggregator(AggregatorArgs),
     /// Deliver traces from a Kafka cluster to tracing backends until Ctrl-C
@@ -155,6 +157,14 @@ pub(crate) struct AgentArgs {
     /// N, where it would take more
     #[arg(long, value_name = "SHARE", help_heading = "How to trace", conflicts_with = "replay")]
     pub(crate) budget: Option<String>,
+    /// Let `blkkin ctl` change --sample, --keep and --budget while the agent runs, by this Unix socket; without
+    /// PATH by /run/blkkin-agent/ctl.sock
+    #[arg(long, value_name = "PATH", help_heading = "How to trace", num_args = 0..=1, conflicts_with = "replay",
+        default_missing_value = crate::ctl::protocol::SOCKET)]
+    pub(crate) ctl: Option<PathBuf>,
+    /// Group whose users may use that socket, as root may: a name of /etc/group, or a number
+    #[arg(long, value_name = "GROUP", help_heading = "How to trace", requires = "ctl")]
+    pub(crate) ctl_group: Option<String>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
     #[command(flatten)]
@@ -282,6 +292,43 @@ pub(crate) struct DumpArgs {
     /// File whose first line is the endpoint's bearer token (the agent's --metrics-token)
     #[arg(long, value_name = "FILE")]
     pub(crate) token: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "blkkin ctl\n       blkkin ctl [on|off] [--sample 1/N] [--keep RULES] [--budget SHARE] [--for TIME]\n       blkkin ctl reset"
+)]
+#[command(after_help = after_help::CTL)]
+pub(crate) struct CtlArgs {
+    /// on or off: record, or no operation that begins from now on; reset: return to the options that the agent was
+    /// started with. Without an action and a change: show what is recorded
+    #[arg(value_enum, value_name = "on|off|reset", hide_possible_values = true)]
+    pub(crate) action: Option<CtlAction>,
+    /// Record one storage operation in N, a power of two
+    #[arg(long, value_name = "1/N", help_heading = "What to change")]
+    pub(crate) sample: Option<String>,
+    /// Record these operations too, separated by commas: TIME, OPERATION>TIME, failed; or none
+    #[arg(long, value_name = "RULES", value_delimiter = ',', help_heading = "What to change")]
+    pub(crate) keep: Vec<String>,
+    /// Share of this machine's CPUs that tracing may take (1%), of an agent that was started with --budget
+    #[arg(long, value_name = "SHARE", help_heading = "What to change")]
+    pub(crate) budget: Option<String>,
+    /// Return to the lasting settings after this time: 10m, 90s
+    #[arg(long = "for", value_name = "TIME", help_heading = "What to change")]
+    pub(crate) time: Option<String>,
+    /// The agent's socket (its --ctl)
+    #[arg(long, value_name = "PATH", default_value = crate::ctl::protocol::SOCKET)]
+    pub(crate) socket: PathBuf,
+    /// Print the state as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CtlAction {
+    On,
+    Off,
+    Reset,
 }
 
 /// Port by which a guest sends its events.
@@ -472,7 +519,7 @@ pub(crate) struct DoctorArgs {
 }
 
 /// Filters of one kind widen (any may match); filters of different kinds narrow (all must match).
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "WHAT: repeated filters widen, different ones narrow")]
 pub(crate) struct FilterArgs {
     /// Tasks of this name (their comm, at most 15 bytes)

@@ -7,7 +7,7 @@
 mod cgroups;
 pub(crate) mod context_trust;
 mod devices;
-mod keep;
+pub(crate) mod keep;
 mod machine_follower;
 mod paths;
 pub(crate) mod post_filter;
@@ -111,8 +111,8 @@ impl TraceFilter {
         })
     }
 
-    /// Lets a budget lower the ratio of head sampling: from that of the option, or from 1.
-    pub(crate) fn sample_for_a_budget(&mut self) {
+    /// Lets the ratio of head sampling change while the trace runs: from that of the option, or from 1.
+    pub(crate) fn sample_by_a_changing_ratio(&mut self) {
         self.head_sampling.get_or_insert(HeadSampling::ALL);
     }
 
@@ -171,6 +171,7 @@ impl TraceFilter {
             machine_disks: false,
             head_sampling: self.head_sampling,
             keep: self.keep.clone(),
+            keep_changeable: false,
             budget: None,
             usdt_probes: Vec::new(),
         })

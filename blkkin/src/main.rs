@@ -25,6 +25,7 @@
 mod cli;
 mod clock;
 mod control;
+mod ctl;
 mod destination;
 mod disk_counts;
 mod doctor;
@@ -65,6 +66,7 @@ fn dispatch(command: CliCommand) -> ExitCode {
         CliCommand::Top(args) => top::top(&args),
         CliCommand::Agent(args) => services::agent::agent(&args),
         CliCommand::Dump(args) => dump::dump(&args),
+        CliCommand::Ctl(args) => ctl::ctl(&args),
         CliCommand::Report(args) => report::report(&args),
         CliCommand::Aggregator(args) => services::aggregator::aggregator(&args),
         CliCommand::Exporter(args) => services::exporter::exporter(&args),

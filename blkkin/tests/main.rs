@@ -28,6 +28,7 @@ mod conservation;
 mod containers;
 mod context;
 mod context_trust;
+mod ctl;
 mod daemons;
 mod destinations;
 mod device;

@@ -91,6 +91,7 @@ echo "== purged"; dpkg --purge blkkin; find /etc /usr /var -xdev -name '*blkkin*
         "agent",
         "aggregator",
         "completions",
+        "ctl",
         "doctor",
         "dump",
         "exporter",

@@ -122,6 +122,8 @@ pub struct TracerConfig {
     /// Rules by which an operation that head sampling does not draw is kept at its end. Empty: none, and nothing is
     /// deferred until then. Head sampling must be on.
     pub keep: Vec<KeepRule>,
+    /// Rules may be added while the trace runs. Head sampling must be on.
+    pub keep_changeable: bool,
     /// Share of the machine's CPUs that tracing may take. Head sampling keeps it, so it must be on.
     pub budget: Option<Budget>,
     /// USDT probes to attach; traced tasks record events there.
@@ -143,6 +145,7 @@ impl Default for TracerConfig {
             machine_disks: false,
             head_sampling: None,
             keep: Vec::new(),
+            keep_changeable: false,
             budget: None,
             usdt_probes: Vec::new(),
         }
@@ -161,6 +164,11 @@ impl TracerConfig {
                 Ok(share.clamp(RING_BYTES_MIN, RING_BYTES))
             }
         }
+    }
+
+    /// Returns whether an operation may be deferred until its end.
+    pub(crate) fn defers(&self) -> bool {
+        self.head_sampling.is_some() && (self.keep_changeable || !self.keep.is_empty())
     }
 
     /// Settings to embed in the programs.
@@ -203,7 +211,7 @@ impl TracerConfig {
             tick_ns: 0,
             head_sampling: self.head_sampling.is_some().into(),
             timed: self.budget.is_some().into(),
-            defers: (self.head_sampling.is_some() && !self.keep.is_empty()).into(),
+            defers: self.defers().into(),
             reserved: 0,
             async_operations: async_io::traced_operations(),
             pointer_steps: [PointerStep::default(); POINTER_STEPS_MAX],

@@ -4,7 +4,7 @@
 //! operation, the last one counts.
 
 use aya::Ebpf;
-use aya::maps::Array;
+use aya::maps::{Array, MapData, MapError};
 use blkkin_probe_abi::deferred::{
     KEEP_FAILED, KEEP_LIBAIO, KEEP_RULES_MAP as MAP, KEEP_SYSCALLS, KEEP_URING, KEEP_WORDS,
 };
@@ -99,15 +99,25 @@ fn words(rules: &[KeepRule], arch: Arch) -> [u64; KEEP_WORDS] {
     words
 }
 
-/// Writes the rules into the map of a loaded object.
-pub(crate) fn set(ebpf: &mut Ebpf, rules: &[KeepRule]) -> Result<(), TracerError> {
-    let fail = |error: aya::maps::MapError| TracerError::Map { map: MAP, reason: error_chain(&error) };
-    let map = ebpf.map_mut(MAP).ok_or_else(|| missing_map(MAP))?;
-    let mut map = Array::<_, u64>::try_from(map).map_err(fail)?;
-    for (index, word) in words(rules, Arch::HOST).iter().enumerate() {
-        map.set(index as u32, word, 0).map_err(fail)?;
+/// The kernel side's rules, which may change while the programs run.
+pub(crate) struct KeepRules(Array<MapData, u64>);
+
+impl KeepRules {
+    /// Takes the map of a loaded object.
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<KeepRules, TracerError> {
+        let map = ebpf.take_map(MAP).ok_or_else(|| missing_map(MAP))?;
+        Array::try_from(map).map(KeepRules).map_err(failed)
     }
-    Ok(())
+
+    /// Sets the rules, one operation after the other.
+    pub(crate) fn set(&mut self, rules: &[KeepRule]) -> Result<(), TracerError> {
+        let words = words(rules, Arch::HOST);
+        (0..).zip(words).try_for_each(|(index, word)| self.0.set(index, word, 0).map_err(failed))
+    }
+}
+
+fn failed(error: MapError) -> TracerError {
+    TracerError::Map { map: MAP, reason: error_chain(&error) }
 }
 
 #[cfg(test)]

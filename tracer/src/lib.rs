@@ -16,8 +16,8 @@
 //!   [`enrich::nbd`] builds NBD client spans, [`enrich::usdt`] records USDT events, and
 //!   `enrich::contexts` finds OpenTelemetry contexts.
 //! - [`path_filter`]: excludes system calls by the paths of their files.
-//! - [`head_sampling`]: the ratio of the roots that are recorded; [`keep`]: the rules for the others.
-//! - [`budget`]: the time that tracing takes, and the ratio that keeps it within a budget.
+//! - [`capture`]: the share of the roots that is recorded, which may change while the trace runs; [`keep`]: the
+//!   rules for the others; [`budget`]: the time that tracing takes, and the ratio that keeps it within a budget.
 //! - [`stats`]: counters, and what remains of them after a crash.
 //! - [`mod@load`] loads and attaches the programs, and [`mod@reader_loop`] reads their rings until it
 //!   is stopped.
@@ -41,7 +41,8 @@ pub mod enrich;
 
 pub mod stats;
 
-pub mod head_sampling;
+pub mod capture;
+mod head_sampling;
 pub mod keep;
 pub mod path_filter;
 

@@ -39,7 +39,8 @@ use crate::attach::req_op::ReqOpTable;
 use crate::attach::symbols::{KernelSymbol, Symbols};
 use crate::attach::{OBJECT, kernel};
 use crate::aya_error::{error_chain, missing_map};
-use crate::budget::{BudgetKeeper, BudgetStatus};
+use crate::budget::BudgetStatus;
+use crate::capture::CaptureControl;
 use crate::clock;
 use crate::config::{TraceScope, TracerConfig};
 use crate::enrich::contexts::config::ContextConfig;
@@ -53,9 +54,7 @@ use crate::enrich::usdt::UsdtProbe;
 use crate::enrich::usdt::events::UsdtCollector;
 use crate::enrich::virtual_machines::MachineWatcher;
 use crate::error::TracerError;
-use crate::head_sampling::HeadSamplingRatio;
 use crate::identity;
-use crate::keep;
 use crate::path_filter::{self, PathFilter};
 use crate::privilege;
 use crate::read::decode::bytes_of;
@@ -119,10 +118,8 @@ pub struct Tracer {
     pub(crate) path_filter: Option<PathFilter>,
     /// The kernel's own I/O is recorded for every task.
     whole_machine: bool,
-    /// Keeps a budget by head sampling.
-    pub(crate) budget: Option<BudgetKeeper>,
-    /// Ratio of head sampling, if it is on without a budget.
-    head_sampling: Option<HeadSamplingRatio>,
+    /// Head sampling with its rules and budget, if it is on.
+    pub(crate) capture: Option<CaptureControl>,
 }
 
 impl Tracer {
@@ -269,15 +266,7 @@ impl Tracer {
             [] => None,
             patterns => Some(PathFilter::take(&mut ebpf, patterns.to_vec(), config.nbd)?),
         };
-        keep::set(&mut ebpf, &config.keep)?;
-        let head_sampling =
-            config.head_sampling.map(|ratio| HeadSamplingRatio::take(&mut ebpf, ratio)).transpose()?;
-        let (budget, head_sampling) = match (config.budget, head_sampling) {
-            (Some(budget), Some(ratio)) => {
-                (Some(BudgetKeeper::new(budget, ratio, !config.keep.is_empty())), None)
-            }
-            (_, ratio) => (None, ratio),
-        };
+        let capture = CaptureControl::take(&mut ebpf, config)?;
         let task_marks = task_marks(&ebpf)?;
         let (attached, probe_reports) = (Vec::new(), Vec::new());
         let operations = types.operations.clone();
@@ -308,8 +297,7 @@ impl Tracer {
             keeps_dirty_events: false,
             path_filter,
             whole_machine: config.kernel_origin,
-            budget,
-            head_sampling,
+            capture,
         })
     }
 
@@ -321,7 +309,7 @@ impl Tracer {
         let mut reader =
             RingReader::new(rings.collect::<io::Result<_>>().map_err(failed)?, self.operations.clone());
         reader.page_origins.set_whole_machine(self.whole_machine);
-        if self.is_sampled() {
+        if self.capture.is_some() {
             reader.page_origins.set_sampled();
         }
         reader.usdt = self.usdt_collector.take();
@@ -394,14 +382,14 @@ impl Tracer {
         self.task_marks.mark_tree(pid)
     }
 
-    /// Returns whether head sampling may leave operations out.
-    fn is_sampled(&self) -> bool {
-        self.budget.is_some() || self.head_sampling.is_some()
-    }
-
     /// Returns what the budget does, if there is one.
     pub fn budget(&self) -> Option<BudgetStatus> {
-        self.budget.as_ref().map(BudgetKeeper::status)
+        self.capture.as_ref().and_then(CaptureControl::budget)
+    }
+
+    /// Returns the handle that changes what is recorded; none without head sampling.
+    pub fn capture(&self) -> Option<CaptureControl> {
+        self.capture.clone()
     }
 
     /// Returns a second handle of the marks of traced tasks.

@@ -213,9 +213,7 @@ impl EventLoop {
     fn recent_stats(&mut self) -> Result<SourceStats, TracerError> {
         if self.stats_cache.1.is_none_or(|read| read.elapsed() >= STATS_MAX_AGE) {
             let kernel = self.tracer.counters.read()?;
-            if let Some(budget) = &mut self.tracer.budget {
-                budget.update(&kernel)?;
-            }
+            self.tracer.capture.iter().try_for_each(|capture| capture.update(&kernel))?;
             self.stats_cache = (self.stats_of(&kernel), Some(Instant::now()));
         }
         Ok(self.stats_cache.0.clone())

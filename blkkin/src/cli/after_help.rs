@@ -71,6 +71,19 @@ Examples:
       blkkin dump
   An agent with a token, at another address:
       blkkin dump 10.0.0.7:9899 --token /etc/blkkin/metrics-token";
+pub(super) const CTL: &str = "\
+The agent needs --ctl. A change takes effect at once, for what begins from then on, and needs no restart. The \
+agent's log and `blkkin ctl` name the user that asked for it.
+
+Examples:
+  What the agent of this machine records:
+      blkkin ctl
+  Each operation for ten minutes, then as before:
+      blkkin ctl --sample 1/1 --for 10m
+  Only slow and failed operations, and a sample:
+      blkkin ctl --sample 1/1024 --keep 'fsync>50ms,10ms,failed'
+  No operation, during a benchmark:
+      blkkin ctl off --for 1h";
 pub(super) const EXPORTER: &str = "\
 The topic is blkkin.traces. Each destination has its own consumer group, so an unreachable one does not delay \
 others; unacknowledged spans stay in the topic. Refused spans go to the topic blkkin.dead.

@@ -10,7 +10,7 @@ use crate::error::CliError;
 use crate::suggest::suggest;
 
 /// Resolves the rules, and refuses filters that they contradict.
-pub(super) fn rules(args: &FilterArgs) -> Result<Vec<KeepRule>, CliError> {
+pub(crate) fn rules(args: &FilterArgs) -> Result<Vec<KeepRule>, CliError> {
     let filters = [("--slower-than", args.slower_than.is_some()), ("--errors-only", args.errors_only)];
     if let Some((option, _)) = filters.into_iter().find(|(_, given)| *given && !args.keep.is_empty()) {
         return Err(CliError::usage(

@@ -9,6 +9,7 @@
 //! with --flight-recorder: between bus and EventBatcher, the last seconds wait for a dump (flight_recorder.rs)
 //! thread "guests": records of guests → Kafka (guests.rs)
 //! thread "cluster": creates the topic, reports outages
+//! thread "ctl": changes what the kernel side records (runtime_control.rs)
 //! ```
 //!
 //! *In*: a loaded tracer, and a cluster that may not be reachable yet. *Out*: Kafka records, and a
@@ -32,6 +33,7 @@ mod metrics;
 mod pipeline;
 mod port;
 mod replay;
+mod runtime_control;
 mod send;
 mod send_totals;
 mod sender_window;
@@ -172,7 +174,7 @@ fn serve(
     mut control: ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
-    let LoadedTracer { tracer, sources, devices } = loaded;
+    let LoadedTracer { tracer, sources, devices, control_socket } = loaded;
     let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
     let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());
     let source_metrics = (lttng_metrics, usdt_metrics);
@@ -184,6 +186,9 @@ fn serve(
         tracer.unread_modules(),
     ));
     tracer.budget().into_iter().for_each(|status| metrics.set_budget(status));
+    if let (Some(socket), Some(capture)) = (control_socket, tracer.capture()) {
+        metrics.set_control(socket.serve(args, capture, tracer.budget())?);
+    }
     recorder.iter().for_each(|recorder| metrics.set_flight_recorder(recorder.control()));
     let _metrics = Endpoint::start(
         args.service.metrics,
@@ -227,6 +232,8 @@ fn serve(
         }
     }
     systemd.stopping(DRAIN_TIMEOUT + DRAIN_TIMEOUT);
+    // Left behind it does no harm: the next agent replaces it.
+    args.ctl.iter().for_each(|socket| drop(std::fs::remove_file(socket)));
     let code = pipeline.finish();
     guests.into_iter().for_each(Guests::join);
     code

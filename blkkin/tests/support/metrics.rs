@@ -90,6 +90,11 @@ pub(crate) fn is_budget_family(family: &str) -> bool {
     family.starts_with("blkkin_budget_")
 }
 
+/// Returns whether only an agent with `--ctl` has the family.
+pub(crate) fn is_ctl_family(family: &str) -> bool {
+    family.starts_with("blkkin_ctl_")
+}
+
 /// Returns whether only an agent with `--nbd` has the family.
 pub(crate) fn is_nbd_family(family: &str) -> bool {
     family.starts_with("blkkin_nbd_")

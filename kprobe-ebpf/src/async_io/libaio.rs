@@ -30,6 +30,7 @@ use crate::runtime::table::{self, ClaimCounters};
 use crate::task::{self, TaskState, open_syscall};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_user};
 use blkkin_probe_abi::counters::*;
+use blkkin_probe_abi::deferred::NO_RULES;
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
@@ -135,7 +136,8 @@ fn begin(percpu: &mut PerCpuState, state: &mut TaskState, kiocb: u64, user_iocb:
     if setting!(block_only) == 0 {
         state.bios += 1;
     }
-    if deferred::is_on() {
+    // SAFETY: a field of the entry. It is read again because a register is less than the stack has left.
+    if deferred::is_on() && unsafe { core::ptr::read_volatile(&entry.verdict) } & NO_RULES as u8 == 0 {
         // The caller lets it be a part of the call's operation, which takes stack.
         entry.flags |= ASYNC_DEFERRED;
         percpu.walk.status = NEW_PART;

@@ -27,7 +27,7 @@ use crate::runtime::table::{self, ClaimCounters};
 use crate::task::{self, TaskState, open_syscall, page_writes, sampling};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
-use blkkin_probe_abi::deferred::drawn;
+use blkkin_probe_abi::deferred::{NO_RULES, drawn};
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{Program, SyscallShape, TASK_ACTIVE};
@@ -154,7 +154,7 @@ fn sample(percpu: &mut PerCpuState, entry: &mut AsyncIo, state: &mut TaskState) 
         return;
     };
     entry.verdict = verdict as u8;
-    if !deferred::is_on() {
+    if !deferred::is_on() || verdict & NO_RULES != 0 {
         return;
     }
     entry.flags |= ASYNC_DEFERRED;

@@ -3,6 +3,7 @@
 //! *In*: the root's id, and the ratio, which user space may change at any time. *Out*: the verdict about the
 //! root, or that it is left out. *Invariant*: [`is_sampled`]. A root that is recorded for
 //! another reason (its program samples the trace, or its trace is unknown) has the ratio 1.
+//! While the trace is [`PAUSED`] no root is drawn.
 //!
 //! Where operations are [deferred](crate::runtime::deferred), a root that is not drawn is not left out: its end decides.
 //!
@@ -17,7 +18,7 @@ use crate::runtime::settings::setting;
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::deferred::{DRAWN_ONLY, NO_RULES, VERDICT_DROP, drawn};
-use blkkin_probe_abi::head_sampling::{SAMPLING_MAX, is_sampled};
+use blkkin_probe_abi::head_sampling::{PAUSED, SAMPLING_MAX, is_sampled};
 use blkkin_probe_abi::record::SYSCALL_HAS_CONTEXT;
 
 #[btf_map]
@@ -29,15 +30,29 @@ pub fn is_on() -> bool {
     setting!(head_sampling) != 0
 }
 
+/// Returns whether no operation that begins now is deferred.
+#[inline(always)]
+fn is_suspended(word: u64) -> bool {
+    deferred::is_on() && word & DRAWN_ONLY != 0
+}
+
+#[inline(always)]
+fn word() -> u64 {
+    // SAFETY: a word of the map.
+    HEAD_SAMPLING.get_ptr_mut(0).map_or(0, |word| unsafe { core::ptr::read_volatile(word) })
+}
+
 /// Returns the verdict about the root with this id before it ends: drawn by the ratio, or dropped. None if
 /// the root is left out now.
 #[inline(always)]
 pub fn of(id: u64) -> Option<u64> {
-    // SAFETY: a word of the map.
-    let word = HEAD_SAMPLING.get_ptr_mut(0).map_or(0, |word| unsafe { core::ptr::read_volatile(word) });
+    let word = word();
+    if word & PAUSED != 0 {
+        return None;
+    }
     let sampling = word & 0xff;
     let sampling = if sampling > SAMPLING_MAX as u64 { SAMPLING_MAX } else { sampling as u8 };
-    let suspended = deferred::is_on() && word & DRAWN_ONLY != 0;
+    let suspended = is_suspended(word);
     if is_sampled(id, sampling) {
         return Some(drawn(sampling) | if suspended { NO_RULES } else { 0 });
     }
@@ -49,6 +64,13 @@ pub fn of(id: u64) -> Option<u64> {
 #[inline(always)]
 pub fn decide(state: &mut TaskState, span: u64) -> bool {
     let mut id = span;
+    let word = word();
+    if word & PAUSED != 0 {
+        return false;
+    }
+    if is_suspended(word) {
+        state.verdict |= NO_RULES as u32;
+    }
     if state.record.header.flags & SYSCALL_HAS_CONTEXT != 0 {
         if thread_context::keeps_sampled(state) {
             return true;

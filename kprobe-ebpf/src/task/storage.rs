@@ -13,6 +13,7 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_get};
 use blkkin_probe_abi::context::{ATTRIBUTES_MAX, ContextHead};
+use blkkin_probe_abi::deferred::NO_RULES;
 use blkkin_probe_abi::fault::FaultRecord;
 use blkkin_probe_abi::record::{PATH_ARG_MAX, SyscallRecord};
 use blkkin_probe_abi::settings::SyscallShape;
@@ -154,10 +155,11 @@ impl TaskState {
         self.span != 0 && self.span_start_ns == 0
     }
 
-    /// Returns whether the records of the open system call are deferred, if those of any are.
+    /// Returns whether the records of the open system call are deferred, if those of any are. A verdict that no rule
+    /// changes needs no place in the table.
     #[inline(always)]
     pub fn is_deferred(&self) -> bool {
-        self.in_syscall() && self.shape & SyscallShape::UNSAMPLED == 0
+        self.in_syscall() && self.shape & SyscallShape::UNSAMPLED == 0 && self.verdict as u64 & NO_RULES == 0
     }
 
     /// Returns whether the open system call is excluded by a path filter or by head sampling.

@@ -59,6 +59,8 @@ pub(super) struct Controller {
     pause: f64,
     /// Ratio when they were over last.
     ratio_suspended: HeadSampling,
+    /// The next tick does not count.
+    skips: bool,
 }
 
 impl Controller {
@@ -74,7 +76,25 @@ impl Controller {
             unchanged: PAUSE,
             pause: PAUSE,
             ratio_suspended: greatest,
+            skips: false,
         }
+    }
+
+    /// Returns the present ratio.
+    pub(super) fn ratio(&self) -> HeadSampling {
+        self.ratio
+    }
+
+    /// Changes the limits, and returns the ratio. The tick of the change is of both, so it does not count.
+    pub(super) fn set(&mut self, budget: f64, greatest: HeadSampling, keeps: bool) -> HeadSampling {
+        (self.budget, self.greatest) = (budget, greatest);
+        self.ratio = HeadSampling::at_least(self.ratio.log2().max(greatest.log2()));
+        if keeps != self.keeps {
+            (self.keeps, self.keep_suspended, self.unchanged) = (keeps, false, PAUSE);
+        }
+        self.ticks.clear();
+        (self.stuck, self.skips) = (0.0, true);
+        self.ratio
     }
 
     /// Returns whether operations that are not drawn are left out at once, because the budget has no room for
@@ -90,6 +110,9 @@ impl Controller {
 
     /// Returns the ratio from now on.
     pub(super) fn update(&mut self, tick: &Tick) -> HeadSampling {
+        if std::mem::take(&mut self.skips) {
+            return self.ratio;
+        }
         self.ticks.push_back(*tick);
         while self.seconds() - self.ticks.front().map_or(0.0, |first| first.seconds) >= BELOW {
             self.ticks.pop_front();
@@ -320,5 +343,31 @@ mod tests {
             controller.update(&Tick { seconds: SECONDS, total, variable: total / 2.0 });
             assert_eq!(controller.ratio, HeadSampling::ALL);
         }
+    }
+
+    #[test]
+    fn a_change_of_the_limits_keeps_a_ratio_that_is_small_enough() {
+        let of = |n| HeadSampling::from_one_in(n).unwrap();
+        let load = Load { hooks: 0.002, records: 0.3 };
+        let mut controller = Controller::new(BUDGET, HeadSampling::ALL, false);
+        apply(&mut controller, load, 20);
+        let kept = controller.ratio;
+        assert!(kept.one_in() >= 32, "{kept:?}");
+        assert_eq!(controller.set(BUDGET, of(8), true), kept);
+        assert_eq!(controller.set(BUDGET, of(1024), true), of(1024));
+        // The tick of the change is of the ratio before.
+        controller.update(&Tick { seconds: SECONDS, total: 0.3, variable: 0.3 });
+        assert_eq!(controller.ratio, of(1024));
+        // A greater limit is reached in steps, and the budget is kept.
+        assert_eq!(controller.set(BUDGET, HeadSampling::ALL, true), of(1024));
+        let costs = apply(&mut controller, load, 60);
+        assert!(
+            costs.iter().all(|cost| *cost <= BUDGET) && controller.ratio == kept,
+            "{:?}",
+            controller.ratio
+        );
+        assert_eq!(controller.set(0.5, HeadSampling::ALL, false), kept);
+        apply(&mut controller, load, 60);
+        assert_eq!(controller.ratio, HeadSampling::ALL);
     }
 }

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use blkkin_probe_abi::counters::COUNTERS;
+use blkkin_wire::head_sampling::HeadSampling;
 
 use crate::error::TracerError;
 use crate::head_sampling::HeadSamplingRatio;
@@ -101,21 +102,41 @@ impl BudgetStatus {
 pub(crate) struct BudgetKeeper {
     meter: Meter,
     controller: Controller,
-    ratio: HeadSamplingRatio,
     status: BudgetStatus,
 }
 
 impl BudgetKeeper {
-    /// Creates the keeper of a budget. The ratio that is set now is the greatest one.
+    /// Creates the keeper of a budget. `greatest` is the ratio at first.
     /// `keeps`: rules keep operations at their end.
-    pub(crate) fn new(budget: Budget, ratio: HeadSamplingRatio, keeps: bool) -> BudgetKeeper {
+    pub(crate) fn new(budget: Budget, greatest: HeadSampling, keeps: bool) -> BudgetKeeper {
         let status = BudgetStatus::default();
         status.0.budget_ppm.store(budget.0, Relaxed);
-        status.0.one_in.store(ratio.get().one_in(), Relaxed);
+        status.0.one_in.store(greatest.one_in(), Relaxed);
         // SAFETY: no memory is passed.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize;
-        let controller = Controller::new(budget.share(), ratio.get(), keeps);
-        BudgetKeeper { meter: Meter::new(cpus), controller, ratio, status }
+        let controller = Controller::new(budget.share(), greatest, keeps);
+        BudgetKeeper { meter: Meter::new(cpus), controller, status }
+    }
+
+    /// Keeps this budget from now on, with the present ratio, or the greatest one if that is smaller.
+    pub(crate) fn set(&mut self, budget: Budget, greatest: HeadSampling, keeps: bool) {
+        let ratio = self.controller.set(budget.share(), greatest, keeps);
+        let Shared { budget_ppm, one_in, changes, keep_suspended, .. } = &*self.status.0;
+        budget_ppm.store(budget.0, Relaxed);
+        keep_suspended.store(self.controller.keep_suspended(), Relaxed);
+        if one_in.swap(ratio.one_in(), Relaxed) != ratio.one_in() {
+            changes.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Returns the present ratio.
+    pub(crate) fn ratio(&self) -> HeadSampling {
+        self.controller.ratio()
+    }
+
+    /// Returns whether operations that are not drawn are left out at once.
+    pub(crate) fn keep_suspended(&self) -> bool {
+        self.controller.keep_suspended()
     }
 
     pub(crate) fn status(&self) -> BudgetStatus {
@@ -123,23 +144,31 @@ impl BudgetKeeper {
     }
 
     /// Takes the counters of now into account.
-    pub(crate) fn update(&mut self, kernel: &[u64; COUNTERS]) -> Result<(), TracerError> {
+    pub(crate) fn update(
+        &mut self,
+        kernel: &[u64; COUNTERS],
+        ratio: &mut HeadSamplingRatio,
+    ) -> Result<(), TracerError> {
         let Some(tick) = self.meter.update(Instant::now(), kernel) else { return Ok(()) };
         let Shared { kernel_ppm, user_ppm, one_in, changes, is_exceeded, keep_suspended, .. } =
             &*self.status.0;
         let [kernel_share, user_share] = self.meter.recent();
         kernel_ppm.store((kernel_share * 1e6) as u32, Relaxed);
         user_ppm.store((user_share * 1e6) as u32, Relaxed);
+        // A trace that is paused costs next to nothing, which is no reason for a greater ratio.
+        if ratio.is_paused() {
+            return Ok(());
+        }
         let wanted = self.controller.update(&tick);
         is_exceeded.store(self.controller.is_exceeded(), Relaxed);
-        if wanted != self.ratio.get() {
-            self.ratio.set(wanted)?;
+        if wanted != ratio.get() {
+            ratio.set(wanted)?;
             one_in.store(wanted.one_in(), Relaxed);
             changes.fetch_add(1, Relaxed);
         }
         let drawn_only = self.controller.keep_suspended();
         if drawn_only != self.status.keep_suspended() {
-            self.ratio.suspend_keep(drawn_only)?;
+            ratio.suspend_keep(drawn_only)?;
             keep_suspended.store(drawn_only, Relaxed);
         }
         Ok(())

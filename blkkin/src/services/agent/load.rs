@@ -3,6 +3,7 @@
 use blkkin_tracer::{Tracer, TracerConfig};
 use blkkin_wire::ids::DeviceId;
 
+use super::runtime_control::ControlSocket;
 use crate::cli::AgentArgs;
 use crate::error::CliError;
 use crate::filter::{TraceFilter, context_trust, sampling};
@@ -17,6 +18,8 @@ pub(super) struct LoadedTracer {
     pub(super) sources: EventSources,
     /// Devices that the filter selects; empty for all.
     pub(super) devices: Vec<DeviceId>,
+    /// Socket of `blkkin ctl`. It is bound before capabilities are dropped.
+    pub(super) control_socket: Option<ControlSocket>,
 }
 
 /// Validates the options, then loads and attaches everything that needs privileges.
@@ -24,7 +27,9 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let mut filter = TraceFilter::resolve(&args.filter)?;
     let budget = args.budget.as_deref().map(sampling::budget).transpose()?;
-    budget.iter().for_each(|_| filter.sample_for_a_budget());
+    if budget.is_some() || args.ctl.is_some() {
+        filter.sample_by_a_changing_ratio();
+    }
     sampling::check_guests(filter.head_sampling, args.guests.is_some())?;
     sampling::check_sources(filter.head_sampling, &args.lttng, &args.usdt)?;
     let scope = filter.scope();
@@ -32,6 +37,7 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
         nbd: args.lttng.nbd,
         machine_disks: args.port.is_some(),
         budget,
+        keep_changeable: args.ctl.is_some(),
         ..filter.tracer_config(scope, &args.tracer)?
     };
     let config = usdt_probes.tracer_config(config);
@@ -42,7 +48,8 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
         .map(|source| (source, LttngMetrics::log_immediately()));
     let usdt = usdt_probes.attach(&mut tracer)?.map(|source| (source, UsdtMetrics::default()));
     let sources = EventSources { lttng, usdt, scope };
-    Ok(LoadedTracer { tracer, sources, devices: config.filter.devices })
+    let control_socket = ControlSocket::open(args)?;
+    Ok(LoadedTracer { tracer, sources, devices: config.filter.devices, control_socket })
 }
 
 impl LoadedTracer {

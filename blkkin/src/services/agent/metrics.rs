@@ -21,6 +21,7 @@ mod families;
 use super::budget::BudgetReport;
 use super::flight_recorder::{DumpCause, DumpControl, TooSoon};
 use super::guests::GuestStats;
+use super::runtime_control::ControlStats;
 use crate::service::{ClusterWait, DumpAnswer, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
 use crate::sources::lttng::LttngMetrics;
 use crate::sources::usdt;
@@ -45,6 +46,8 @@ pub(crate) struct AgentMetrics {
     flight_recorder: OnceLock<Arc<DumpControl>>,
     /// Report of the budget, with `--budget`.
     budget: OnceLock<BudgetReport>,
+    /// Counters of changes, with `--ctl`.
+    control: OnceLock<ControlStats>,
     /// Counters of guests, with `--guests`.
     guests: OnceLock<Arc<GuestStats>>,
     explained: Mutex<Explained>,
@@ -85,6 +88,7 @@ impl AgentMetrics {
             nbd,
             flight_recorder: OnceLock::new(),
             budget: OnceLock::new(),
+            control: OnceLock::new(),
             guests: OnceLock::new(),
             explained,
             unread_modules,
@@ -135,6 +139,12 @@ impl AgentMetrics {
     pub(crate) fn set_budget(&self, status: BudgetStatus) {
         // It is set once.
         let _ = self.budget.set(BudgetReport::new(status));
+    }
+
+    /// Sets the counters of changes by `blkkin ctl`.
+    pub(super) fn set_control(&self, stats: ControlStats) {
+        // It is set once.
+        let _ = self.control.set(stats);
     }
 
     /// Sets the control of the flight recorder, of which the metrics report the counters.
@@ -277,6 +287,7 @@ impl ServiceStatus for AgentMetrics {
         families.extend(self.nbd.iter().flat_map(|nbd| families::of_nbd(&nbd.get())));
         families.extend(self.flight_recorder.get().into_iter().flat_map(|control| control.metric_families()));
         families.extend(self.budget.get().into_iter().flat_map(BudgetReport::metric_families));
+        families.extend(self.control.get().into_iter().flat_map(ControlStats::metric_families));
         families.extend(self.guests.get().into_iter().flat_map(|guests| guests.metric_families()));
         families
     }
