@@ -162,7 +162,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "PATH", help_heading = "How to trace", num_args = 0..=1, conflicts_with = "replay",
         default_missing_value = crate::ctl::protocol::SOCKET)]
     pub(crate) ctl: Option<PathBuf>,
-    /// Group whose users may use that socket, as root may: a name of /etc/group, or a number
+    /// Group of users with access to that socket, as root has it: a name of /etc/group, or a number
     #[arg(long, value_name = "GROUP", help_heading = "How to trace", requires = "ctl")]
     pub(crate) ctl_group: Option<String>,
     #[command(flatten)]

@@ -25,6 +25,7 @@ mod lag;
 mod main_loop;
 mod openmetrics;
 mod outage;
+mod peer;
 mod rfc3339;
 mod systemd;
 
@@ -37,5 +38,6 @@ pub(crate) use openmetrics::{
     DumpAnswer, Exemplar, Histogram, Labels, MetricFamily, MetricKind, Sample, ServiceStatus,
 };
 pub(crate) use outage::Outage;
+pub(crate) use peer::peer_credentials;
 pub(crate) use rfc3339::format_utc;
 pub(crate) use systemd::{FdStore, Systemd};

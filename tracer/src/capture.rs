@@ -31,10 +31,10 @@ pub struct CaptureSettings {
     pub is_paused: bool,
     /// Ratio by which operations are drawn; with a budget, the greatest one.
     pub sample: HeadSampling,
-    /// Rules by which an operation is kept at its end. Rules have an effect only if
-    /// [`CaptureControl::has_rules`].
+    /// Rules by which an operation is kept at its end. Rules have an effect only if the trace began with some or with
+    /// [`TracerConfig::keep_changeable`].
     pub keep: Vec<KeepRule>,
-    /// Share of the CPUs that tracing may take. It has an effect only if [`CaptureControl::has_budget`].
+    /// Share of the CPUs that tracing may take. It has an effect only if the trace began with one.
     pub budget: Option<Budget>,
 }
 
@@ -72,16 +72,6 @@ impl CaptureControl {
         self.lock().settings.clone()
     }
 
-    /// Returns whether rules have an effect.
-    pub fn has_rules(&self) -> bool {
-        self.lock().rules.is_some()
-    }
-
-    /// Returns whether a budget has an effect.
-    pub fn has_budget(&self) -> bool {
-        self.lock().budget.is_some()
-    }
-
     /// Sets what is recorded of the operations that begin from now on.
     pub fn set(&self, settings: &CaptureSettings) -> Result<(), TracerError> {
         let mut capture = self.lock();
@@ -91,7 +81,7 @@ impl CaptureControl {
     }
 
     /// Returns what the budget does, if there is one.
-    pub(crate) fn budget(&self) -> Option<BudgetStatus> {
+    pub fn budget(&self) -> Option<BudgetStatus> {
         self.lock().budget.as_ref().map(BudgetKeeper::status)
     }
 

@@ -46,7 +46,8 @@ impl HeadSamplingRatio {
         self.write()
     }
 
-    /// Sets the ratio, whether operations that are not drawn are left out at once, and whether no root that begins from now on is drawn.
+    /// Sets the ratio, whether operations that are not drawn are left out at once, and whether no root that begins
+    /// from now on is drawn.
     pub(crate) fn set_conditions(
         &mut self,
         ratio: HeadSampling,

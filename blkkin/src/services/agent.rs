@@ -187,7 +187,7 @@ fn serve(
     ));
     tracer.budget().into_iter().for_each(|status| metrics.set_budget(status));
     if let (Some(socket), Some(capture)) = (control_socket, tracer.capture()) {
-        metrics.set_control(socket.serve(args, capture, tracer.budget())?);
+        metrics.set_control(socket.serve(args, capture)?);
     }
     recorder.iter().for_each(|recorder| metrics.set_flight_recorder(recorder.control()));
     let _metrics = Endpoint::start(

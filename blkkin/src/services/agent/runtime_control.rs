@@ -10,12 +10,12 @@
 //! *Access*: root, and a group if the operator names one, by the mode of the socket's file. One client at a time has
 //! [`CLIENT_LIMIT`]; so a change ends at most that much late.
 //!
-//! *Rejected*: the port of the metrics, whose clients may see but not change anything, and have no user.
+//! *Rejected*: the port of the metrics. Its clients may see but not change anything, and have no user.
 
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -35,7 +35,7 @@ use crate::cli::{AgentArgs, FilterArgs};
 use crate::ctl::protocol::{self, Answer, Change, ChangeRecord, REQUEST_MAX, Request, Settings, State};
 use crate::error::{CliError, cannot_spawn};
 use crate::filter::{keep, sampling};
-use crate::service::{MetricFamily, MetricKind, format_utc};
+use crate::service::{MetricFamily, MetricKind, format_utc, peer_credentials};
 
 /// Time that a client has for its request, and again for the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(2);
@@ -77,12 +77,7 @@ impl ControlSocket {
     }
 
     /// Serves clients in a thread, until the process exits.
-    pub(super) fn serve(
-        self,
-        args: &AgentArgs,
-        capture: CaptureControl,
-        budget: Option<BudgetStatus>,
-    ) -> Result<ControlStats, CliError> {
+    pub(super) fn serve(self, args: &AgentArgs, capture: CaptureControl) -> Result<ControlStats, CliError> {
         let mut start = Settings {
             recording: true,
             sample: args.filter.sample.clone().unwrap_or_else(|| "1/1".into()),
@@ -94,7 +89,7 @@ impl ControlSocket {
         let changes = VecDeque::new();
         let schedule = Schedule { lasting: start.clone(), timed: None };
         let filter = args.filter.clone();
-        let server = Server { capture, budget, filter, start, schedule, changes, stats: stats.clone() };
+        let server = Server { capture, filter, start, schedule, changes, stats: stats.clone() };
         Builder::new()
             .name("ctl".into())
             .spawn(move || server.run(&self.0))
@@ -143,7 +138,6 @@ impl Schedule {
 
 struct Server {
     capture: CaptureControl,
-    budget: Option<BudgetStatus>,
     /// Options of the start, which some rules contradict.
     filter: FilterArgs,
     start: Settings,
@@ -203,7 +197,7 @@ impl Server {
         };
         match self.apply(next) {
             Ok(()) => {
-                self.record(peer(client), what);
+                self.record(peer_credentials(client), what);
                 Answer::State(self.state(now).into())
             }
             Err(error) => self.refused(error),
@@ -217,12 +211,11 @@ impl Server {
 
     /// Applies the settings of a schedule, or none of them.
     fn apply(&mut self, mut schedule: Schedule) -> Result<(), CliError> {
-        resolve(&mut schedule.lasting, &self.filter)?;
-        let settings = match &mut schedule.timed {
-            Some((settings, _)) => resolve(settings, &self.filter)?,
-            None => resolve(&mut schedule.lasting, &self.filter)?,
-        };
-        if settings.budget.is_some() && !self.capture.has_budget() {
+        let mut settings = resolve(&mut schedule.lasting, &self.filter)?;
+        if let Some((timed, _)) = &mut schedule.timed {
+            settings = resolve(timed, &self.filter)?;
+        }
+        if settings.budget.is_some() && self.capture.budget().is_none() {
             return Err(CliError::usage(
                 "--budget cannot be added to this agent",
                 "it was started without, so its programs do not measure their time",
@@ -249,15 +242,16 @@ impl Server {
 
     fn state(&self, now: Instant) -> State {
         let left = self.schedule.left(now).map(|left| left.as_millis() as u64);
+        let budget = self.capture.budget();
         State {
             now: self.schedule.now().clone(),
             afterwards: left.map(|left| (self.schedule.lasting.clone(), left)),
             start: self.start.clone(),
-            one_in: match &self.budget {
+            one_in: match &budget {
                 Some(status) => status.one_in(),
                 None => self.capture.settings().sample.one_in(),
             },
-            keep_suspended: self.budget.as_ref().is_some_and(BudgetStatus::keep_suspended),
+            keep_suspended: budget.as_ref().is_some_and(BudgetStatus::keep_suspended),
             changes: self.changes.iter().cloned().collect(),
         }
     }
@@ -306,18 +300,6 @@ fn resolve(settings: &mut Settings, filter: &FilterArgs) -> Result<CaptureSettin
     settings.keep.iter_mut().for_each(|rule| *rule = rule.trim().to_owned());
     settings.budget = budget.map(|budget| format!("{}%", budget.share() * 100.0));
     Ok(CaptureSettings { is_paused: !settings.recording, sample, keep, budget })
-}
-
-/// Returns the user and the process of a client.
-fn peer(client: &UnixStream) -> Option<libc::ucred> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into the structure.
-    let status = unsafe {
-        let value = (&raw mut peer).cast();
-        libc::getsockopt(client.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut length)
-    };
-    (status == 0).then_some(peer)
 }
 
 /// Waits after an error of the socket, such as a lack of file descriptors.

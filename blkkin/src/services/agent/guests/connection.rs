@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,6 +28,8 @@ use blkkin_wire::virtual_machine::{HostProcess, VirtualMachineEvent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing::{info, warn};
+
+use crate::service::peer_credentials;
 
 use super::{BYTES_PER_SECOND, Hub, LOOK_INTERVAL, REFUSED_PAUSE, WINDOW_BYTES};
 
@@ -122,20 +123,8 @@ fn machine_of(stream: &UnixStream) -> Option<Machine> {
 
 /// Returns the process that listens at the other end; none if it is in a PID namespace that this one does not see.
 fn listening_process(stream: &UnixStream) -> Option<u32> {
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes up to `length` bytes to `credentials`, which are plain numbers. rustix' function has
-    // a type for the process id that cannot be 0, which the kernel reports for a process that is not visible.
-    let status = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut length,
-        )
-    };
-    (status == 0).then_some(u32::try_from(credentials.pid).ok()?).filter(|pid| *pid != 0)
+    let credentials = peer_credentials(stream)?;
+    u32::try_from(credentials.pid).ok().filter(|pid| *pid != 0)
 }
 
 /// Returns the event that a record of the guest gets, but for its time and the clocks.
