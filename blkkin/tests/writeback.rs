@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use blkkin_tracer::{TraceScope, TracerConfig};
-use blkkin_wire::event::SyscallEvent;
+use blkkin_wire::event::{BioEvent, SyscallEvent};
 use blkkin_wire::ids::{Pid, SpanId};
 use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WritebackReason, WriterEvidence};
 
@@ -31,6 +31,9 @@ const WRITERS: u64 = 8;
 /// Time for which a bio's event waits behind its end for the calls that were under way (`END_WAIT` of
 /// `tracer/src/enrich/page_origins`).
 const END_WAIT: u64 = 100_000_000;
+/// Time for which a writer stays known after its bytes were written back (`CARRIED_KEPT` of
+/// `tracer/src/enrich/page_origins`).
+const CARRIED_KEPT: u64 = 1_000_000_000;
 /// Steps of a writer; an emulated guest is slower.
 fn number_of_steps() -> usize {
     if std::env::var_os("BLKKIN_GUEST").is_some() { 400 } else { 3_000 }
@@ -102,7 +105,7 @@ fn sectors_are_from_named_writers(disk: &Disk, folder: &Path, limit: Option<&Mem
     assert_eq!(checked.wrong, 0, "{checked:?}");
     assert!(checked.sectors > 4_000, "{checked:?}");
     assert!(checked.not_named * 1_000 <= checked.sectors, "{checked:?}");
-    assert!(checked.late * 20 <= checked.sectors, "{checked:?}");
+    assert!((checked.late + checked.forgotten) * 20 <= checked.sectors, "{checked:?}");
     recording
 }
 
@@ -120,6 +123,10 @@ struct Checked {
     not_named: u64,
     /// Not named because the call returned too late: a stated limit, which an overloaded machine shows.
     late: u64,
+    /// Not named because the call ended between the page's cleaning and the queueing of its bio, and the next bio
+    /// came later than [`CARRIED_KEPT`]: a stated limit, which an overloaded guest shows. There a bio was queued 15 ms
+    /// after such a call.
+    forgotten: u64,
     /// Named writers whose call did not write into the bio's range of its file.
     wrong: u64,
     named: u64,
@@ -138,7 +145,8 @@ impl<'a> Truth<'a> {
         let origins: HashMap<SpanId, &PageOriginEvent> =
             recording.page_origins().map(|origin| (origin.bio, origin)).collect();
         self.check_names(&origins, &mut checked);
-        let last = recording.last_writes(disk.device());
+        let sectors = |bio: &BioEvent| bio.sector.0..bio.sector.0 + u64::from(bio.bytes) / 512;
+        let (last, writes) = (recording.last_writes(disk.device()), recording.writes_to(disk.device()));
         for (number, sector) in (0..).zip(disk.content().chunks_exact(SECTOR)) {
             let (Some(author), Some(bio)) = (writers::author(sector), last.get(&number)) else { continue };
             checked.sectors += 1;
@@ -150,6 +158,17 @@ impl<'a> Truth<'a> {
                     self.by_span.iter().find(|(_, of)| **of == author).map(|(span, _)| self.calls[span]);
                 if call.is_some_and(|call| call.exit.0 > bio.end.0 + END_WAIT) {
                     checked.late += 1;
+                    continue;
+                }
+                let is_forgotten = |call: &SyscallEvent| {
+                    writes.iter().any(|earlier| {
+                        sectors(earlier).contains(&number)
+                            && (call.exit.0..call.exit.0 + END_WAIT).contains(&earlier.queue.0)
+                            && earlier.queue.0 + CARRIED_KEPT < bio.queue.0
+                    })
+                };
+                if call.is_some_and(is_forgotten) {
+                    checked.forgotten += 1;
                     continue;
                 }
                 checked.not_named += 1;
