@@ -165,6 +165,10 @@ pub(crate) struct AgentArgs {
     /// Group of users with access to that socket, as root has it: a name of /etc/group, or a number
     #[arg(long, value_name = "GROUP", help_heading = "How to trace", requires = "ctl")]
     pub(crate) ctl_group: Option<String>,
+    /// Let `blkkin ctl --brokers` change them too, for a fleet, by this topic; without TOPIC by blkkin.control
+    #[arg(long, value_name = "TOPIC", help_heading = "How to trace", num_args = 0..=1, requires = "brokers",
+        conflicts_with = "replay", default_missing_value = blkkin_bus::kafka::CONTROL)]
+    pub(crate) ctl_topic: Option<String>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
     #[command(flatten)]
@@ -242,6 +246,13 @@ pub(crate) struct AgentArgs {
 }
 
 /// Options of the agent's flight recorder.
+impl AgentArgs {
+    /// Returns whether settings may change while the agent runs.
+    pub(crate) fn is_controlled(&self) -> bool {
+        self.ctl.is_some() || self.ctl_topic.is_some()
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Flight recorder")]
 pub(crate) struct FlightArgs {
@@ -296,7 +307,7 @@ pub(crate) struct DumpArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "blkkin ctl\n       blkkin ctl [on|off] [--sample 1/N] [--keep RULES] [--budget SHARE] [--for TIME]\n       blkkin ctl reset"
+    override_usage = "blkkin ctl\n       blkkin ctl [on|off] [--sample 1/N] [--keep RULES] [--budget SHARE] [--for TIME]\n       blkkin ctl reset\n       blkkin ctl --brokers HOST:PORT [--nodes PATTERN] ..."
 )]
 #[command(after_help = after_help::CTL)]
 pub(crate) struct CtlArgs {
@@ -317,8 +328,27 @@ pub(crate) struct CtlArgs {
     #[arg(long = "for", value_name = "TIME", help_heading = "What to change")]
     pub(crate) time: Option<String>,
     /// The agent's socket (its --ctl)
-    #[arg(long, value_name = "PATH", default_value = crate::ctl::protocol::SOCKET)]
+    #[arg(long, value_name = "PATH", default_value = crate::ctl::protocol::SOCKET, conflicts_with = "brokers")]
     pub(crate) socket: PathBuf,
+    /// Kafka brokers: change all agents that follow a topic (their --ctl-topic); without a change show its records
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Which fleet")]
+    pub(crate) brokers: Option<String>,
+    /// Host names or node ids of these agents, with `*` and `?`
+    #[arg(
+        long,
+        value_name = "PATTERN",
+        default_value = "*",
+        help_heading = "Which fleet",
+        requires = "brokers"
+    )]
+    pub(crate) nodes: String,
+    /// The topic
+    #[arg(long, value_name = "TOPIC", default_value = blkkin_bus::kafka::CONTROL, help_heading = "Which fleet",
+        requires = "brokers")]
+    pub(crate) topic: String,
+    /// librdkafka property (TLS, SASL), repeatable: security.protocol=SSL
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Which fleet", requires = "brokers")]
+    pub(crate) set: Vec<String>,
     /// Print the state as JSON
     #[arg(long)]
     pub(crate) json: bool,

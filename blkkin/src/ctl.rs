@@ -1,9 +1,12 @@
-//! `blkkin ctl`: shows and changes what the agent of this machine records, while it runs.
+//! `blkkin ctl`: shows and changes what the agent of this machine records, or the agents of a fleet, while they run.
 //!
-//! *In*: arguments, and the agent's Unix socket. *Out*: the agent's state after the change. *Invariant*: exit status 0 only
-//! if the agent has applied the whole change.
+//! *In*: arguments, and the agent's Unix socket or a topic ([`publish`]). *Out*: the agent's state after the change.
+//! *Invariant*: exit status 0 only if the agent has applied the whole change, or all replicas of the topic have it.
 
+pub(crate) mod fleet;
 pub(crate) mod protocol;
+mod publish;
+pub(crate) mod resolve;
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -20,6 +23,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Changes the agent's settings and prints its state.
 pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, CliError> {
     let request = request(args)?;
+    if let Some(brokers) = &args.brokers {
+        return publish::publish(args, brokers, request);
+    }
     let answer = exchange(args, &request)?;
     let state = match answer {
         Answer::State(state) => state,
@@ -90,7 +96,7 @@ fn json(state: &State) -> String {
 
 /// Formats the state in lines of a label and a text.
 fn text(state: &State) -> String {
-    let State { now, afterwards, start, one_in, keep_suspended, changes } = state;
+    let State { now, afterwards, start, fleet, one_in, keep_suspended, changes } = state;
     let mut lines = vec![("now", describe(now))];
     if now.recording && now.budget.is_some() {
         lines.push(("", format!("the budget allows one operation in {one_in}")));
@@ -105,6 +111,7 @@ fn text(state: &State) -> String {
     if start != now {
         lines.push(("at start", describe(start)));
     }
+    lines.extend(fleet.iter().map(|record| ("fleet", record.clone())));
     for (n, change) in changes.iter().enumerate() {
         let from = match (change.uid, change.pid) {
             (Some(uid), Some(pid)) => format!("user {uid}, pid {pid}: "),
@@ -164,6 +171,7 @@ mod tests {
             now: settings("1/64", &["10ms", "failed"], Some("1%")),
             afterwards: Some((start.clone(), 598_200)),
             start,
+            fleet: vec!["db-*: --sample 1/64 (2026-11-29T10:00:00Z, user 0 on admin)".to_owned()],
             one_in: 128,
             keep_suspended: false,
             changes,
@@ -173,6 +181,7 @@ now       one operation in 64, and what is kept by 10ms,failed, within 1% of the
           the budget allows one operation in 128
 then      in 599s: one operation in 1024, and what is kept by 10ms,failed, within 1% of the CPUs
 at start  one operation in 1024, and what is kept by 10ms,failed, within 1% of the CPUs
+fleet     db-*: --sample 1/64 (2026-11-29T10:00:00Z, user 0 on admin)
 changes   2026-11-29T10:00:00Z  user 0, pid 4242: --sample 1/64 --for 10m
           2026-11-29T09:00:00Z  the time of a change has ended
 ";

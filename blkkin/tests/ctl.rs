@@ -27,25 +27,31 @@ const LIMIT: Duration = Duration::from_secs(60);
 const BLOCK: u64 = 4096;
 /// Blocks of a phase.
 const BLOCKS: u64 = 16;
-const READS: u64 = 1_000;
+pub(crate) const READS: u64 = 1_000;
 
 /// An agent with a control socket that records into a folder, and its disk.
-struct Controlled {
+pub(crate) struct Controlled {
     folder: tempfile::TempDir,
-    agent: Service,
-    _disk: Disk,
+    pub(crate) agent: Service,
+    disk: Disk,
     device: File,
 }
 
 impl Controlled {
     fn start(disk: Disk, options: &[&str]) -> Controlled {
         let folder = tempfile::tempdir().unwrap();
-        let [recording, socket] = ["recording", "ctl.sock"].map(|name| path(folder.path(), name));
-        let args = ["agent", "--record", &recording, "--ctl", &socket, "--metrics", "127.0.0.1:0"];
+        let recording = path(folder.path(), "recording");
+        Controlled::start_in(folder, disk, &[&["--record", &recording], options].concat())
+    }
+
+    /// Starts an agent with a target of its own.
+    pub(crate) fn start_in(folder: tempfile::TempDir, disk: Disk, options: &[&str]) -> Controlled {
+        let socket = path(folder.path(), "ctl.sock");
+        let args = ["agent", "--ctl", &socket, "--metrics", "127.0.0.1:0"];
         let agent = Service::start(folder.path(), "agent", &[&args[..], options].concat());
         agent.wait_for_output("tracing; events go", LIMIT);
         let device = direct::open(disk.node());
-        Controlled { folder, agent, _disk: disk, device }
+        Controlled { folder, agent, disk, device }
     }
 
     fn ctl(&self, args: &[&str]) -> Run {
@@ -54,12 +60,12 @@ impl Controlled {
     }
 
     /// Changes the settings, and returns the printed state.
-    fn change(&self, args: &[&str]) -> String {
+    pub(crate) fn change(&self, args: &[&str]) -> String {
         self.ctl(args).expect_code(0).stdout
     }
 
     /// Makes the reads of a phase.
-    fn read(&self, phase: u64) {
+    pub(crate) fn read(&self, phase: u64) {
         self.read_some(phase, READS);
     }
 
@@ -67,6 +73,24 @@ impl Controlled {
         for n in 0..reads {
             direct::read_at(&self.device, (phase * BLOCKS + n % BLOCKS) * BLOCK).unwrap();
         }
+    }
+
+    /// Waits until the printed state begins with this text, and returns it.
+    pub(crate) fn wait_for_state(&self, begin: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let state = self.change(&[]);
+            if state.starts_with(begin) {
+                return state;
+            }
+            assert!(begun.elapsed() < LIMIT, "{begin}: {state}\n{}", self.agent.output());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Ends the agent; returns its output and its disk.
+    pub(crate) fn stop(self) -> (String, Disk) {
+        (self.agent.finish_without_error(), self.disk)
     }
 
     /// Ends the agent; returns its output and what it recorded.
@@ -81,7 +105,7 @@ fn path(folder: &Path, name: &str) -> String {
 }
 
 /// Returns the recorded reads of a phase.
-fn reads_of(batches: &[EventBatch], phase: u64) -> Vec<&SyscallEvent> {
+pub(crate) fn reads_of(batches: &[EventBatch], phase: u64) -> Vec<&SyscallEvent> {
     calls(batches)
         .filter(|call| call.args[3].is_multiple_of(BLOCK) && call.args[3] / BLOCK / BLOCKS == phase)
         .collect()
@@ -139,10 +163,7 @@ fn what_is_recorded_follows_each_change_at_once() {
     );
     agent.read(4);
     assert!(begun.elapsed() < Duration::from_secs(10), "the machine is too slow for this test");
-    while agent.change(&[]).starts_with("now       each") {
-        assert!(begun.elapsed() < LIMIT, "{}", agent.agent.output());
-        thread::sleep(Duration::from_millis(50));
-    }
+    agent.wait_for_state("now       no operation");
     assert!(begun.elapsed() >= Duration::from_secs(10));
     agent.read(5);
     agent.change(&["reset"]);

@@ -29,6 +29,7 @@ mod containers;
 mod context;
 mod context_trust;
 mod ctl;
+mod ctl_fleet;
 mod daemons;
 mod destinations;
 mod device;

@@ -68,7 +68,7 @@ pub use enrich::contexts::policy::{ContextPolicy, ProcessMatcher};
 pub use enrich::contexts::ptrace_access::{PtraceAccess, ptrace_access};
 pub use error::TracerError;
 pub use load::Tracer;
-pub use path_filter::pattern::{PathPattern, PatternError};
+pub use path_filter::pattern::{PathPattern, PatternError, name_matches};
 pub use reader_loop::{TraceSummary, raise_priority};
 pub use stats::persistent_counters::{
     CounterHandles, CrashedRunStats, OrphanedCounters, PinDir, PinnedCounters,

@@ -83,7 +83,10 @@ Examples:
   Only slow and failed operations, and a sample:
       blkkin ctl --sample 1/1024 --keep 'fsync>50ms,10ms,failed'
   No operation, during a benchmark:
-      blkkin ctl off --for 1h";
+      blkkin ctl off --for 1h
+  One operation in 64 on all nodes whose agents follow blkkin.control; each on one of them, for ten minutes:
+      blkkin ctl --brokers kafka1:9092 --sample 1/64
+      blkkin ctl --brokers kafka1:9092 --nodes db-7 --sample 1/1 --for 10m";
 pub(super) const EXPORTER: &str = "\
 The topic is blkkin.traces. Each destination has its own consumer group, so an unreachable one does not delay \
 others; unacknowledged spans stay in the topic. Refused spans go to the topic blkkin.dead.

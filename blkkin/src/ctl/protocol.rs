@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub(crate) afterwards: Option<(Settings, u64)>,
     /// Settings of the agent's start.
     pub(crate) start: Settings,
+    /// Records of the agent's --ctl-topic that apply to it, as text.
+    pub(crate) fleet: Vec<String>,
     /// N, where one operation in N is drawn now; a budget can make it greater than that of the settings.
     pub(crate) one_in: u64,
     /// Rules have no effect now, because the budget has no room for them.
@@ -100,6 +102,18 @@ impl Change {
         words.extend(self.budget.as_ref().map(|budget| format!("--budget {budget}")));
         words.extend(self.for_ms.map(|ms| format!("--for {}", time(Duration::from_millis(ms)))));
         words.join(" ")
+    }
+}
+
+impl Settings {
+    /// Returns these settings with a change.
+    pub(crate) fn with(&self, change: &Change) -> Settings {
+        Settings {
+            recording: change.recording.unwrap_or(self.recording),
+            sample: change.sample.as_ref().unwrap_or(&self.sample).clone(),
+            keep: change.keep.as_ref().unwrap_or(&self.keep).clone(),
+            budget: change.budget.as_ref().or(self.budget.as_ref()).cloned(),
+        }
     }
 }
 

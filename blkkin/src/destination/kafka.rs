@@ -19,7 +19,7 @@ impl KafkaTransport {
 
 impl Transport for KafkaTransport {
     fn post(&mut self, request: &[u8]) -> Result<ServerReply, Unreachable> {
-        match self.0.send(&[], &[], request) {
+        match self.0.send(&[], &[], Some(request)) {
             Ok(()) => Ok(ServerReply::Accepted),
             Err(SendError::TooLong(error)) => Ok(ServerReply::TooLarge(error.to_string())),
             Err(SendError::Unreachable(error)) => {

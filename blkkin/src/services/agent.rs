@@ -9,7 +9,7 @@
 //! with --flight-recorder: between bus and EventBatcher, the last seconds wait for a dump (flight_recorder.rs)
 //! thread "guests": records of guests → Kafka (guests.rs)
 //! thread "cluster": creates the topic, reports outages
-//! thread "ctl": changes what the kernel side records (runtime_control.rs)
+//! threads "ctl", "ctl-topic": change what the kernel side records (runtime_control.rs)
 //! ```
 //!
 //! *In*: a loaded tracer, and a cluster that may not be reachable yet. *Out*: Kafka records, and a
@@ -67,6 +67,7 @@ use guests::Guests;
 use load::{LoadedTracer, load};
 use metrics::{AgentMetrics, Explained};
 use pipeline::AgentPipeline;
+use runtime_control::RuntimeControl;
 use send::{ClusterSink, EventSink};
 use send_totals::DRAIN_TIMEOUT;
 
@@ -186,9 +187,10 @@ fn serve(
         tracer.unread_modules(),
     ));
     tracer.budget().into_iter().for_each(|status| metrics.set_budget(status));
-    if let (Some(socket), Some(capture)) = (control_socket, tracer.capture()) {
-        metrics.set_control(socket.serve(args, capture)?);
-    }
+    let capture = tracer.capture().filter(|_| args.is_controlled());
+    let runtime_control =
+        capture.map(|capture| RuntimeControl::start(args, capture, control_socket)).transpose()?;
+    runtime_control.iter().for_each(|control| metrics.set_control(control.clone()));
     recorder.iter().for_each(|recorder| metrics.set_flight_recorder(recorder.control()));
     let _metrics = Endpoint::start(
         args.service.metrics,
@@ -211,6 +213,9 @@ fn serve(
     if let Some((settings, crashed_runs)) = cluster {
         if let (Some(folder), Some(ids)) = (&args.guests, ids) {
             guests = Some(Guests::start(folder, &settings, ids, metrics.start_guests(), &pipeline.stop)?);
+        }
+        if let (Some(topic), Some(control), Some((source, _))) = (&args.ctl_topic, &runtime_control, ids) {
+            control.follow(&settings, topic, source.node, &pipeline.stop)?;
         }
         metrics.set_crashed_runs(crashed_runs);
         metrics.set_cluster_wait(start_cluster_wait(&settings, args.partitions, &pipeline.stop, &control)?);

@@ -77,7 +77,7 @@ impl Writer {
     /// Writes these bytes unchanged; retries while no broker is reachable.
     pub(crate) fn write_bytes(&self, bytes: &[u8]) {
         let key = self.origin.partition.to_be_bytes();
-        assert!(eventually(|| self.producer.send(&key, &[], bytes).is_ok()));
+        assert!(eventually(|| self.producer.send(&key, &[], Some(bytes)).is_ok()));
     }
 }
 

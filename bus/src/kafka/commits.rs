@@ -1,4 +1,4 @@
-//! Commits of a group member, with a limit on the wait for each reply.
+//! Commits of a group's offsets, with a limit on the wait for each reply.
 //!
 //! *In*: offsets. *Out*: whether the cluster accepted them. *Invariant*: each commit that was sent gets one reply, in
 //! the order of the commits.
@@ -16,7 +16,7 @@ use rdkafka::bindings::{
     rd_kafka_queue_new, rd_kafka_queue_poll, rd_kafka_queue_t,
 };
 use rdkafka::client::{Client, ClientContext};
-use rdkafka::error::IsError;
+use rdkafka::error::{IsError, RDKafkaErrorCode};
 
 /// Time after which a commit will have no reply. A request takes at most 60 s (socket.timeout.ms), but a commit was
 /// seen to stay with a coordinator that had been killed.
@@ -29,8 +29,8 @@ pub(super) struct Commits {
     open: u64,
     /// Time of the last commit or reply.
     changed: Instant,
-    /// The last reply was an acceptance.
-    succeeded: bool,
+    /// Last reply.
+    reply: Result<(), RDKafkaErrorCode>,
 }
 
 // SAFETY: librdkafka's queues may be used by any thread, and all uses here take `&mut self`.
@@ -40,7 +40,7 @@ impl Commits {
     pub(super) fn new<C: ClientContext>(client: &Client<C>) -> Commits {
         // SAFETY: the client lives.
         let replies = unsafe { rd_kafka_queue_new(client.native_ptr()) };
-        Commits { replies, open: 0, changed: Instant::now(), succeeded: true }
+        Commits { replies, open: 0, changed: Instant::now(), reply: Ok(()) }
     }
 
     /// Sends a commit. Returns false if this client cannot commit.
@@ -59,9 +59,9 @@ impl Commits {
         !error.is_error()
     }
 
-    /// Returns whether the last commit was accepted; none while a reply is due.
-    pub(super) fn result(&self) -> Option<bool> {
-        (self.open == 0).then_some(self.succeeded)
+    /// Returns the reply to the last commit; none while it is due.
+    pub(super) fn result(&self) -> Option<Result<(), RDKafkaErrorCode>> {
+        (self.open == 0).then_some(self.reply)
     }
 
     /// Returns whether a reply has been due for longer than [`OVERDUE`].
@@ -78,7 +78,8 @@ impl Commits {
             if event.is_null() {
                 return false;
             }
-            self.succeeded = !rd_kafka_event_error(event).is_error();
+            let error = rd_kafka_event_error(event);
+            self.reply = if error.is_error() { Err(error.into()) } else { Ok(()) };
             rd_kafka_event_destroy(event);
         }
         self.open = self.open.saturating_sub(1);

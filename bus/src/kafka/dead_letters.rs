@@ -46,10 +46,10 @@ impl DeadLetters {
         for (name, value) in &letter.headers {
             headers.push((*name, value.clone()));
         }
-        match self.producer.send(&[], &headers, &letter.payload) {
+        match self.producer.send(&[], &headers, Some(&letter.payload)) {
             Err(SendError::TooLong(_)) => {
                 headers.push(("blkkin.bytes_left_out", letter.payload.len().to_string()));
-                self.producer.send(&[], &headers, &[]).map_err(unwrap_error)
+                self.producer.send(&[], &headers, Some(&[])).map_err(unwrap_error)
             }
             sent => sent.map_err(unwrap_error),
         }

@@ -35,6 +35,7 @@ use std::time::Duration;
 mod batcher;
 mod codec;
 mod commits;
+mod compacted;
 mod connectivity;
 mod consumer;
 mod dead_letters;
@@ -51,6 +52,7 @@ mod topics;
 
 pub use batcher::{BatchedRecords, BatcherConfig, EventBatcher, Record};
 pub use codec::{Codec, Events, Numbers, Spans, Traces};
+pub use compacted::{Compacted, CompactedReader};
 pub use consumer::{EventConsumer, Received, RecordPosition, TopicConsumer, TraceConsumer};
 pub use dead_letters::{DeadLetter, DeadLetters};
 pub use dedup::DuplicateState;
@@ -73,6 +75,8 @@ pub const TRACES: &str = "blkkin.traces";
 pub const DEAD: &str = "blkkin.dead";
 /// Topic of the aggregator stages' states: see [`stage`].
 pub const STATE: &str = "blkkin.state";
+/// Topic of what agents shall record, by the nodes that it is for: the last record of each key.
+pub const CONTROL: &str = "blkkin.control";
 
 /// Time after a fence in which a second one ends the process. The first may be this member's own
 /// join request, answered twice by a broker that was killed. A second fence means that another

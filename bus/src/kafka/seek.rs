@@ -4,12 +4,19 @@
 //! group's members receive the records since that time again. *Invariant*: the commit has no
 //! metadata, so the members treat none of these records as duplicates.
 
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::error::RDKafkaErrorCode as Code;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::commits::Commits;
 use super::settings::FIRST_REPLY_TIMEOUT;
 use super::{Group, KafkaError, Settings};
+
+/// Time limit of the commit. It includes the search for the group's coordinator, of which a new cluster first creates
+/// the topic of offsets.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Extent of a seek: what the group receives again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,16 +56,41 @@ impl Settings {
             let set = list.add_partition_offset(topic, partition, Offset::Offset(next));
             set.map_err(fail("commit to"))?;
         }
-        client.commit(&list, CommitMode::Sync).map_err(|error| match error.rdkafka_error_code() {
-            Some(
-                Code::UnknownMemberId | Code::IllegalGeneration | Code::RebalanceInProgress | Code::StaleMemberEpoch,
-            ) => KafkaError {
+        self.commit_offsets(group, &client, &list)?;
+        Ok(SeekResult { records, partitions })
+    }
+    /// Commits offsets of a group without members, within [`COMMIT_TIMEOUT`].
+    fn commit_offsets(
+        &self,
+        group: &Group,
+        client: &BaseConsumer,
+        offsets: &TopicPartitionList,
+    ) -> Result<(), KafkaError> {
+        let mut commits = Commits::new(client.client());
+        let sent = commits.send(client.client(), offsets);
+        let reply = if sent { wait_for_reply(&mut commits, client) } else { Err(Code::UnknownGroup) };
+        reply.map_err(|code| match code {
+            Code::UnknownMemberId | Code::IllegalGeneration | Code::RebalanceInProgress | Code::StaleMemberEpoch => KafkaError {
                 what: format!("the offsets of group {} cannot be reset", group.name),
                 why: "it has members, which would commit their own offsets".to_owned(),
                 remedy: "stop them first; the cluster removes a member that was killed, or has an --instance name, after its session timeout (6 s; 45 s with group.protocol=consumer)".to_owned(),
             },
-            _ => KafkaError::of(self, "commit to", &error),
-        })?;
-        Ok(SeekResult { records, partitions })
+            _ => KafkaError::of(self, "commit to", &Driver::ConsumerCommit(code)),
+        })
+    }
+}
+
+fn wait_for_reply(commits: &mut Commits, client: &BaseConsumer) -> Result<(), Code> {
+    let deadline = Instant::now() + COMMIT_TIMEOUT;
+    loop {
+        if let Some(reply) = commits.result() {
+            return reply;
+        }
+        if Instant::now() > deadline {
+            return Err(Code::RequestTimedOut);
+        }
+        commits.wait(Duration::from_millis(20));
+        // A rebalance waits for it.
+        client.poll(Duration::ZERO);
     }
 }

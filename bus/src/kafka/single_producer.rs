@@ -61,7 +61,13 @@ impl SingleProducer {
     }
 
     /// Sends a record, and waits for the acknowledgement.
-    pub fn send(&self, key: &[u8], headers: &[(&str, String)], payload: &[u8]) -> Result<(), SendError> {
+    /// Without a payload it removes the key from a compacted topic.
+    pub fn send(
+        &self,
+        key: &[u8],
+        headers: &[(&str, String)],
+        payload: Option<&[u8]>,
+    ) -> Result<(), SendError> {
         let has_fatal_error = self.producer.borrow().client().fatal_error().is_some();
         if has_fatal_error {
             // A fatal error stays until the producer is replaced, whatever the cluster allows
@@ -72,10 +78,9 @@ impl SingleProducer {
         let fold = |headers: OwnedHeaders, (key, value): &(&str, String)| {
             headers.insert(Header { key, value: Some(value.as_bytes()) })
         };
-        let record = BaseRecord::with_opaque_to(&self.topic, Box::new(ack_sender))
-            .key(key)
-            .payload(payload)
-            .headers(headers.iter().fold(OwnedHeaders::new(), fold));
+        let mut record = BaseRecord::with_opaque_to(&self.topic, Box::new(ack_sender)).key(key);
+        record.payload = payload;
+        let record = record.headers(headers.iter().fold(OwnedHeaders::new(), fold));
         self.producer.borrow().send(record).map_err(|(error, _)| self.send_error(&error))?;
         // librdkafka always calls back: with the acknowledgement or a timeout.
         match ack.recv() {

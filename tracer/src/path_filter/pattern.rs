@@ -97,6 +97,11 @@ impl Component {
     }
 }
 
+/// Returns whether a name matches a pattern with the wildcards `*` and `?`.
+pub fn name_matches(pattern: &str, name: &str) -> bool {
+    Component::parse(pattern).matches(name)
+}
+
 /// Splits a path into names.
 fn names(path: &str) -> Vec<&str> {
     let mut names = Vec::new();

@@ -27,7 +27,7 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let mut filter = TraceFilter::resolve(&args.filter)?;
     let budget = args.budget.as_deref().map(sampling::budget).transpose()?;
-    if budget.is_some() || args.ctl.is_some() {
+    if budget.is_some() || args.is_controlled() {
         filter.sample_by_a_changing_ratio();
     }
     sampling::check_guests(filter.head_sampling, args.guests.is_some())?;
@@ -37,7 +37,7 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
         nbd: args.lttng.nbd,
         machine_disks: args.port.is_some(),
         budget,
-        keep_changeable: args.ctl.is_some(),
+        keep_changeable: args.is_controlled(),
         ..filter.tracer_config(scope, &args.tracer)?
     };
     let config = usdt_probes.tracer_config(config);

@@ -21,7 +21,7 @@ mod families;
 use super::budget::BudgetReport;
 use super::flight_recorder::{DumpCause, DumpControl, TooSoon};
 use super::guests::GuestStats;
-use super::runtime_control::ControlStats;
+use super::runtime_control::RuntimeControl;
 use crate::service::{ClusterWait, DumpAnswer, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
 use crate::sources::lttng::LttngMetrics;
 use crate::sources::usdt;
@@ -47,7 +47,7 @@ pub(crate) struct AgentMetrics {
     /// Report of the budget, with `--budget`.
     budget: OnceLock<BudgetReport>,
     /// Counters of changes, with `--ctl`.
-    control: OnceLock<ControlStats>,
+    control: OnceLock<RuntimeControl>,
     /// Counters of guests, with `--guests`.
     guests: OnceLock<Arc<GuestStats>>,
     explained: Mutex<Explained>,
@@ -142,9 +142,9 @@ impl AgentMetrics {
     }
 
     /// Sets the counters of changes by `blkkin ctl`.
-    pub(super) fn set_control(&self, stats: ControlStats) {
+    pub(super) fn set_control(&self, control: RuntimeControl) {
         // It is set once.
-        let _ = self.control.set(stats);
+        let _ = self.control.set(control);
     }
 
     /// Sets the control of the flight recorder, of which the metrics report the counters.
@@ -287,7 +287,7 @@ impl ServiceStatus for AgentMetrics {
         families.extend(self.nbd.iter().flat_map(|nbd| families::of_nbd(&nbd.get())));
         families.extend(self.flight_recorder.get().into_iter().flat_map(|control| control.metric_families()));
         families.extend(self.budget.get().into_iter().flat_map(BudgetReport::metric_families));
-        families.extend(self.control.get().into_iter().flat_map(ControlStats::metric_families));
+        families.extend(self.control.get().into_iter().flat_map(RuntimeControl::metric_families));
         families.extend(self.guests.get().into_iter().flat_map(|guests| guests.metric_families()));
         families
     }

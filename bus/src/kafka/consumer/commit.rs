@@ -33,8 +33,8 @@ impl<C: Codec> TopicConsumer<C> {
         let deadline = Instant::now() + timeout;
         self.commit_soon()?;
         loop {
-            if let Some(succeeded) = self.commits.result() {
-                return Ok(succeeded);
+            if let Some(reply) = self.commits.result() {
+                return Ok(reply.is_ok());
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -156,8 +156,8 @@ impl Member {
         let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut commits = self.commits.borrow_mut();
         loop {
-            if let Some(succeeded) = commits.result() {
-                return Some(succeeded);
+            if let Some(reply) = commits.result() {
+                return Some(reply.is_ok());
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
