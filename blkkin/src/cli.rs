@@ -245,7 +245,6 @@ pub(crate) struct AgentArgs {
     pub(crate) service: ServiceArgs,
 }
 
-/// Options of the agent's flight recorder.
 impl AgentArgs {
     /// Returns whether settings may change while the agent runs.
     pub(crate) fn is_controlled(&self) -> bool {
@@ -253,6 +252,7 @@ impl AgentArgs {
     }
 }
 
+/// Options of the agent's flight recorder.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Flight recorder")]
 pub(crate) struct FlightArgs {

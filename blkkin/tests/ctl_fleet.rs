@@ -3,6 +3,8 @@
 //! *Input*: direct reads of a loop device, in phases, as in `ctl.rs`; records of a real broker. *Independent count*: the
 //! test's own number of reads.
 
+use std::time::{Duration, Instant};
+
 use blkkin_bus::kafka::{CONTROL, EVENTS, SingleProducer};
 
 use crate::broker::Broker;
@@ -43,9 +45,12 @@ fn an_agent_follows_the_last_record_for_its_node() {
 
     // For this node and a time.
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    fleet(&["--nodes", host.trim(), "--sample", "1/1", "--for", "8s"]).expect_code(0);
+    let host = host.trim();
+    let begun = Instant::now();
+    fleet(&["--nodes", host, "--sample", "1/1", "--for", "12s"]).expect_code(0);
     agent.wait_for_state("now       each operation\nthen      in ");
     agent.read(1);
+    assert!(begun.elapsed() < Duration::from_secs(12), "the machine is too slow for this test");
     let state = agent.wait_for_state("now       one operation in 16\n");
     assert_eq!(state.matches("\nfleet ").count(), 1, "{state}");
 
@@ -55,6 +60,11 @@ fn an_agent_follows_the_last_record_for_its_node() {
     fleet(&["--sample", "1/1"]).expect_code(0);
     agent.wait_for_state("now       each operation\nfleet     *: --sample 1/1 (");
     agent.read(3);
+    // The agent has no budget to change: the record counts as none.
+    fleet(&["--nodes", host, "--budget", "1%"]).expect_code(0);
+    // A later lasting record ends one that is for a time.
+    fleet(&["--sample", "1/8", "--for", "1h"]).expect_code(0);
+    agent.wait_for_state("now       one operation in 8\nthen      in ");
     fleet(&["off"]).expect_code(0);
     agent.wait_for_state("now       no operation is recorded\n");
     agent.change(&["--sample", "1/2", "on"]);
@@ -62,13 +72,19 @@ fn an_agent_follows_the_last_record_for_its_node() {
     agent.read(4);
     let address = metrics::address(&agent.agent.output()).to_owned();
     let value = |name: &str| metrics::value(&metrics::get(&address, "/metrics"), name);
-    assert_eq!((value("blkkin_ctl_refused_total"), value("blkkin_ctl_topic_offset")), (2.0, 7.0));
+    assert_eq!((value("blkkin_ctl_refused_total"), value("blkkin_ctl_topic_offset")), (3.0, 9.0));
     let (output, disk) = agent.stop();
     assert!(output.contains("of the fleet: *: --sample 1/16 (20"), "{output}");
     assert!(output.contains("refused record 2 of blkkin.control: its key is no text"), "{output}");
 
-    // A restart does the same; without records the options of the start apply.
+    // A restart does the same, also within the time of a record; without records the options of the start apply.
     let agent = start(disk);
+    agent.wait_for_state("now       no operation is recorded\n");
+    fleet(&["--nodes", host, "--sample", "1/4", "--for", "1h"]).expect_code(0);
+    let (_, disk) = agent.stop();
+    let agent = start(disk);
+    agent.wait_for_state("now       one operation in 4\nthen      in ");
+    fleet(&["--nodes", host, "reset"]).expect_code(0);
     agent.wait_for_state("now       no operation is recorded\n");
     assert_eq!(fleet(&["reset"]).expect_code(0).stdout.matches("no-such-host-*: off").count(), 1);
     let state = agent.wait_for_state("now       each operation\n");

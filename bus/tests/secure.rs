@@ -9,8 +9,8 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use blkkin_bus::kafka::{
-    DEAD, DeadLetter, DeadLetters, EVENTS, EventConsumer, EventProducer, Group, KafkaError, Received, Record,
-    Sent, Settings,
+    CONTROL, Compacted, CompactedReader, DEAD, DeadLetter, DeadLetters, EVENTS, EventConsumer, EventProducer,
+    Group, KafkaError, Received, Record, Sent, Settings, SingleProducer,
 };
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::ids::{BootId, NodeId, Source, StartEpoch};
@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn permitted_clients_work_and_others_get_a_reason_and_a_remedy() {
     let Some(broker) = or_skip(Broker::start_guarded("")) else { return };
     connection_errors_have_a_reason(&broker);
+    a_compacted_topic_is_read_without_a_right_to_a_group(&broker);
     authorization_errors_name_the_missing_right(&broker);
     producers_topics_groups_and_dead_letters_work_on_each_listener(&broker);
 }
@@ -136,6 +137,28 @@ fn connection_errors_have_a_reason(broker: &Broker) {
         assert!(error.what.contains(name) && error.remedy.contains(name), "{error:?}");
         assert_explains(&error, "", "CONFIGURATION.md");
     }
+}
+
+fn a_compacted_topic_is_read_without_a_right_to_a_group(broker: &Broker) {
+    let (root, user) = (broker.settings(), broker.guard().settings(Listener::Scram));
+    root.ensure_compacted_topic(CONTROL).unwrap();
+    SingleProducer::new(&root, CONTROL).unwrap().send(b"key", &[], Some(b"content")).unwrap();
+    assert_explains(
+        &user.check_compacted_topic(CONTROL).unwrap_err(),
+        "does not allow this user",
+        "kafka-acls.sh",
+    );
+    allow(broker.port(), ResourceType::Topic, CONTROL, Operation::Read);
+    user.check_compacted_topic(CONTROL).unwrap();
+    let reader = CompactedReader::open(&user, CONTROL).unwrap();
+    let (mut keys, begun) = (Vec::new(), Instant::now());
+    // Longer than the client takes to ask for its group.
+    while begun.elapsed() < Duration::from_secs(5) {
+        if let Compacted::Record { key, .. } = reader.next(Duration::from_millis(100)).unwrap() {
+            keys.push(key);
+        }
+    }
+    assert_eq!(keys, [b"key"]);
 }
 
 fn authorization_errors_name_the_missing_right(broker: &Broker) {

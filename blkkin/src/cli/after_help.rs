@@ -75,6 +75,9 @@ pub(super) const CTL: &str = "\
 The agent needs --ctl. A change takes effect at once, for what begins from then on, and needs no restart. The \
 agent's log and `blkkin ctl` name the user that asked for it.
 
+With --brokers the agents need --ctl-topic. The cluster has the change when the command returns, and each agent that \
+is connected applies it within a second.
+
 Examples:
   What the agent of this machine records:
       blkkin ctl

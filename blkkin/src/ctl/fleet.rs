@@ -5,9 +5,10 @@
 //!
 //! A record states the difference to the options with which an agent was started, and not to an earlier record: the
 //! earlier one may be gone. Of the records for a node the last one applies, and none of the others. A lasting record and
-//! one with an end have different keys. The lasting one applies again at that end.
+//! one with an end have different keys: at the end of the latter the last lasting one applies again. One that is sent
+//! later ends it at once.
 //!
-//! A record that cannot be read counts as none, and so does the earlier one of its key.
+//! A record that cannot be read or applied counts as none, and so does the earlier one of its key.
 //!
 //! *Rejected*: a record for each setting. An agent would then combine records of several users, whose
 //! order is a matter of chance.
@@ -19,10 +20,13 @@ use blkkin_tracer::name_matches;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{Change, REQUEST_MAX};
+use super::resolve::RULES_MAX;
 use crate::service::format_utc;
 
-/// Most keys of a topic that an agent takes: 64 MiB.
+/// Most keys of a topic that are taken: 64 MiB of records. Beyond them the invariant does not hold.
 const KEYS_MAX: usize = 4_096;
+/// Latest end: the year 9999, which is the last one in RFC 3339.
+const UNTIL_MAX_MS: u64 = 253_402_300_799_000;
 /// Most bytes of a pattern: a host name has at most 64, and a domain name 253.
 const NODES_MAX: usize = 253;
 
@@ -78,6 +82,14 @@ impl FleetRecord {
             return Err(format!("it has {} bytes, more than {REQUEST_MAX}", payload.len()));
         }
         let record: FleetRecord = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
+        let rules = record.change.keep.as_ref().map_or(0, Vec::len);
+        if rules > RULES_MAX || record.until_ms.is_some_and(|until| until > UNTIL_MAX_MS) {
+            return Err(format!("it has more than {RULES_MAX} rules, or an end behind the year 9999"));
+        }
+        // Its texts are shown in logs and terminals.
+        if record.to_string().contains(char::is_control) {
+            return Err("its texts have control characters".to_owned());
+        }
         check_nodes(&record.nodes)?;
         if record.key() != key {
             return Err(format!("its key is not `{}`", record.key()));
@@ -101,6 +113,11 @@ impl std::fmt::Display for FleetRecord {
     }
 }
 
+/// Returns the begin of a text of another writer without control characters, for a log.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(200).collect()
+}
+
 /// Checks a pattern of nodes.
 pub(crate) fn check_nodes(nodes: &str) -> Result<(), String> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-*?".contains(c);
@@ -112,6 +129,13 @@ pub(crate) fn check_nodes(nodes: &str) -> Result<(), String> {
     Ok(())
 }
 
+impl NodeNames {
+    /// Returns whether a pattern selects this node.
+    pub(crate) fn are_selected_by(&self, pattern: &str) -> bool {
+        self.0.iter().any(|name| name_matches(pattern, name))
+    }
+}
+
 impl NodeRecords {
     /// Returns the records without those that have ended, the lasting one first.
     pub(crate) fn applying(&self, now: SystemTime) -> impl Iterator<Item = &FleetRecord> {
@@ -121,12 +145,19 @@ impl NodeRecords {
 }
 
 impl FleetRecords {
-    /// Takes the next record of the topic. Fails if it cannot be read.
-    pub(crate) fn take(&mut self, offset: i64, key: &[u8], payload: Option<&[u8]>) -> Result<(), String> {
+    /// Takes the next record of the topic. Fails if it cannot be read, or if `check` refuses it.
+    pub(crate) fn take(
+        &mut self,
+        offset: i64,
+        key: &[u8],
+        payload: Option<&[u8]>,
+        check: impl Fn(&FleetRecord) -> Result<(), String>,
+    ) -> Result<(), String> {
         let key = std::str::from_utf8(key).map_err(|_| "its key is no text".to_owned())?;
         self.0.remove(key);
         let Some(payload) = payload else { return Ok(()) };
         let record = FleetRecord::parse(key, payload)?;
+        check(&record)?;
         if self.0.len() >= KEYS_MAX {
             return Err(format!("the topic has more than {KEYS_MAX} keys"));
         }
@@ -134,16 +165,17 @@ impl FleetRecords {
         Ok(())
     }
 
-    /// Returns what applies to a node: the last record of each kind.
+    /// Returns what applies to a node: the last lasting record, and the last one with an end if it is later.
     pub(crate) fn for_node(&self, names: &NodeNames) -> NodeRecords {
-        let matching = self
-            .0
-            .values()
-            .filter(|(_, record)| names.0.iter().any(|name| name_matches(&record.nodes, name)));
-        let (timed, lasting): (Vec<_>, Vec<_>) =
-            matching.cloned().partition(|(_, record)| record.until_ms.is_some());
-        let last = |records: Vec<(i64, FleetRecord)>| records.into_iter().max_by_key(|(offset, _)| *offset);
-        NodeRecords { lasting: last(lasting), timed: last(timed) }
+        let last = |is_timed: bool| {
+            let matching = self.0.values().filter(|(_, record)| {
+                record.until_ms.is_some() == is_timed && names.are_selected_by(&record.nodes)
+            });
+            matching.max_by_key(|(offset, _)| *offset)
+        };
+        let (lasting, timed) = (last(false), last(true));
+        let timed = timed.filter(|timed| lasting.is_none_or(|lasting| timed.0 > lasting.0));
+        NodeRecords { lasting: lasting.cloned(), timed: timed.cloned() }
     }
 
     /// Returns all records, the last one first.
@@ -167,7 +199,7 @@ mod tests {
 
     fn take(records: &mut FleetRecords, offset: i64, record: &FleetRecord) {
         let payload = serde_json::to_vec(record).unwrap();
-        records.take(offset, record.key().as_bytes(), Some(&payload)).unwrap();
+        records.take(offset, record.key().as_bytes(), Some(&payload), |_| Ok(())).unwrap();
     }
 
     fn node(name: &str) -> NodeNames {
@@ -188,10 +220,11 @@ mod tests {
         assert_eq!(samples(&records.for_node(&node("db-1"))), [Some("1/8"), Some("1/1")]);
         assert_eq!(samples(&records.for_node(&node("db-2"))), [Some("1/8"), None]);
         assert_eq!(samples(&records.for_node(&node("web"))), [Some("1/64"), None]);
-        // A later one for all is also the last one for those.
+        // A later one for all is also the last one for those, and ends one that was for a time.
         take(&mut records, 12, &record("*", "1/2", None));
         assert_eq!(samples(&records.for_node(&node("db-2"))), [Some("1/2"), None]);
-        records.take(13, b"lasting *", None).unwrap();
+        assert_eq!(samples(&records.for_node(&node("db-1"))), [Some("1/2"), None]);
+        records.take(13, b"lasting *", None, |_| Ok(())).unwrap();
         assert_eq!(samples(&records.for_node(&node("db-2"))), [Some("1/8"), None]);
         assert_eq!(samples(&records.for_node(&node("web"))), [None, None]);
         let by_id = NodeNames(vec!["web".into(), "db-x".into()]);
@@ -211,13 +244,24 @@ mod tests {
             ("lasting x y", text(&record("x y", "1/2", None)), "nodes are named by"),
             ("lasting *", text(&good) + &" ".repeat(REQUEST_MAX), "more than 16384"),
             ("lasting *", text(&good).replace("\"for_ms\":null", "\"for_ms\":1"), "a time of its own"),
+            ("timed *", text(&record("*", "1/2", Some(u64::MAX))), "behind the year 9999"),
+            ("lasting *", text(&record("*", "\u{1b}[2J", None)), "control characters"),
+            (
+                "lasting *",
+                text(&good).replace("\"keep\":null", &format!("\"keep\":{:?}", [""; 65])),
+                "64 rules",
+            ),
         ] {
             take(&mut records, 1, &good);
-            let error = records.take(2, key.as_bytes(), Some(payload.as_bytes())).unwrap_err();
+            let error = records.take(2, key.as_bytes(), Some(payload.as_bytes()), |_| Ok(())).unwrap_err();
             assert!(error.contains(reason), "{error}: {payload}");
             assert_eq!(records.for_node(&node("a")).lasting.is_some(), key != "lasting *");
         }
-        assert!(records.take(3, b"\xff", None).is_err());
+        assert!(records.take(3, b"\xff", None, |_| Ok(())).is_err());
+        let payload = text(&good);
+        let refuse = |_: &FleetRecord| Err("no budget".to_owned());
+        assert!(records.take(4, b"lasting *", Some(payload.as_bytes()), refuse).is_err());
+        assert_eq!(records.for_node(&node("a")), NodeRecords::default());
     }
 
     #[test]
@@ -247,7 +291,7 @@ mod tests {
                 let (nodes, timed, record) = of(&sent[offset]);
                 let payload = record.map(|record| serde_json::to_vec(&record).unwrap());
                 let key = FleetRecord::key_for(nodes, timed);
-                records.take(offset as i64, key.as_bytes(), payload.as_deref()).unwrap();
+                records.take(offset as i64, key.as_bytes(), payload.as_deref(), |_| Ok(())).unwrap();
             };
             let (mut whole, mut compacted) = (FleetRecords::default(), FleetRecords::default());
             for offset in 0..sent.len() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use blkkin_bus::kafka::{Compacted, CompactedReader, KafkaError, SendError, Settings, SingleProducer};
 
-use super::fleet::{FleetRecord, FleetRecords, check_nodes};
+use super::fleet::{FleetRecord, FleetRecords, check_nodes, printable};
 use super::protocol::{self, Change, Request};
 use super::resolve::resolve;
 use crate::cli::{CtlArgs, FilterArgs};
@@ -29,19 +29,24 @@ pub(super) fn publish(args: &CtlArgs, brokers: &str, request: Request) -> Result
         CliError::usage(format!("bad pattern `{nodes}` for --nodes"), why, "--nodes 'db-*'")
     })?;
     let settings = settings(brokers, set)?;
+    let is_change = request != Request::Show;
     match request {
-        Request::Show => drop(settings.partitions(topic).map_err(failed)?),
+        Request::Show => settings.check_compacted_topic(topic).map_err(failed)?,
         Request::Change(change) => {
             let record = record(nodes, change)?;
-            let payload = serde_json::to_vec(&record).unwrap_or_default();
-            send(&settings, topic, &[(record.key(), payload)])?;
+            let payload = serde_json::to_vec(&record)
+                .map_err(|error| CliError::usage("the record cannot be written", error, "other values"))?;
+            send(&settings, topic, &[(record.key(), Some(payload))])?;
         }
         Request::Reset => {
-            let keys = [false, true].map(|is_timed| (FleetRecord::key_for(nodes, is_timed), Vec::new()));
+            let keys = [true, false].map(|is_timed| (FleetRecord::key_for(nodes, is_timed), None));
             send(&settings, topic, &keys)?;
         }
     }
-    let records = read(&settings, topic)?;
+    let records = read(&settings, topic).map_err(|error| match is_change {
+        true => CliError { what: format!("the cluster has the change, but {}", error.what), ..error },
+        false => error,
+    })?;
     let records = records.newest_first();
     let text = match json {
         true => serde_json::to_string_pretty(&records).unwrap_or_default() + "\n",
@@ -73,13 +78,12 @@ fn record(nodes: &str, change: Change) -> Result<FleetRecord, CliError> {
     })
 }
 
-/// Sends records; an empty payload removes its key.
-fn send(settings: &Settings, topic: &str, records: &[(String, Vec<u8>)]) -> Result<(), CliError> {
+/// Sends records; one without a payload removes its key.
+fn send(settings: &Settings, topic: &str, records: &[(String, Option<Vec<u8>>)]) -> Result<(), CliError> {
     settings.ensure_compacted_topic(topic).map_err(failed)?;
     let producer = SingleProducer::new(settings, topic).map_err(failed)?;
     for (key, payload) in records {
-        let payload = (!payload.is_empty()).then_some(payload.as_slice());
-        producer.send(key.as_bytes(), &[], payload).map_err(|error| match error {
+        producer.send(key.as_bytes(), &[], payload.as_deref()).map_err(|error| match error {
             SendError::TooLong(error) | SendError::Unreachable(error) => failed(error),
         })?;
     }
@@ -94,7 +98,8 @@ fn read(settings: &Settings, topic: &str) -> Result<FleetRecords, CliError> {
     while Instant::now() < deadline {
         match reader.next(Duration::from_millis(200)).map_err(failed)? {
             Compacted::Record { offset, key, payload } => {
-                if let Err(why) = records.take(offset, &key, payload.as_deref()) {
+                if let Err(why) = records.take(offset, &key, payload.as_deref(), |_| Ok(())) {
+                    let why = printable(&why);
                     tracing::warn!("record {offset} of {topic} cannot be read: {why}");
                 }
             }

@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::filter::{keep, sampling};
 
 /// Most rules that a client may set.
-const RULES_MAX: usize = 64;
+pub(super) const RULES_MAX: usize = 64;
 
 /// Resolves settings, and writes them in their usual form. `filter` has the options of the agent's start, which some
 /// rules contradict.

@@ -50,7 +50,7 @@ pub(crate) fn check_guests(sampling: Option<HeadSampling>, guests: bool) -> Resu
         return Ok(());
     }
     Err(CliError::usage(
-        "--sample, --budget and --ctl do not work with --guests",
+        "--sample, --budget, --ctl and --ctl-topic do not work with --guests",
         "a request of a guest would seldom find QEMU's operation, which this machine samples by itself",
         "blkkin aggregator --sample, which chooses whole traces",
     ))
@@ -66,7 +66,7 @@ pub(crate) fn check_sources(
     match options.into_iter().find(|(_, given)| *given && sampling.is_some()) {
         None => Ok(()),
         Some((option, _)) => Err(CliError::usage(
-            format!("--sample, --budget and --ctl do not work with {option}"),
+            format!("--sample, --budget, --ctl and --ctl-topic do not work with {option}"),
             "they choose system calls before a daemon's span is known, so a span would be shown without its calls",
             "blkkin aggregator --sample, which chooses whole traces",
         )),

@@ -2,16 +2,20 @@
 //!
 //! *In*: a topic. *Out*: each record that it has, then [`Compacted::End`], then each new record, with an end behind it
 //! again. *Invariant*: what was returned before an end is the whole topic of that moment, but for what a later
-//! record of the same key replaced. No offset is committed: each start reads from the first record.
+//! record of the same key replaced. No offset is committed: each reader begins with the first record.
+//!
+//! A reader that was away does not know a key that was removed and compacted meanwhile, nor a topic that was made anew
+//! with as many records. So a caller opens a new one from time to time.
 //!
 //! The order of two keys is known within a partition only, so the topic must have one.
 
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError as Driver;
+use rdkafka::error::{KafkaError as Driver, RDKafkaErrorCode as Code};
 use rdkafka::{Message, Offset, TopicPartitionList};
 
+use super::connectivity::TopicLookup;
 use super::settings::Group;
 use super::{KafkaError, Settings};
 
@@ -46,17 +50,30 @@ impl Settings {
     /// Creates a compacted topic of one partition unless it exists. Fails if it has more partitions.
     pub fn ensure_compacted_topic(&self, topic: &str) -> Result<(), KafkaError> {
         self.ensure_topic(topic, 1, &[COMPACTED])?;
-        match self.partitions(topic)? {
-            1 => Ok(()),
-            partitions => Err(KafkaError {
+        self.check_compacted_topic(topic)
+    }
+
+    /// Checks whether the topic has one partition.
+    pub fn check_compacted_topic(&self, topic: &str) -> Result<(), KafkaError> {
+        let command = |name: &str| {
+            format!(
+                "kafka-topics.sh --bootstrap-server {} --create --topic {name} --partitions 1 --config {}={}",
+                self.brokers, COMPACTED.0, COMPACTED.1
+            )
+        };
+        match self.look_up(topic)? {
+            TopicLookup::Partitions(1) => Ok(()),
+            TopicLookup::Partitions(partitions) => Err(KafkaError {
                 what: format!("the topic {topic} has {partitions} partitions"),
                 why: "the order of its records is known in one partition only".to_owned(),
-                remedy: format!(
-                    "another topic: kafka-topics.sh --bootstrap-server {} --create --topic NAME --partitions 1 \
-                     --config cleanup.policy=compact",
-                    self.brokers
-                ),
+                remedy: format!("another topic: {}", command("NAME")),
             }),
+            TopicLookup::Missing => Err(KafkaError {
+                what: format!("the topic {topic} cannot be used"),
+                why: format!("it does not exist in the cluster at {}", self.brokers),
+                remedy: format!("create it: {}", command(topic)),
+            }),
+            TopicLookup::Denied => self.partitions(topic).map(drop),
         }
     }
 }
@@ -68,7 +85,8 @@ impl CompactedReader {
         // No member of a group: librdkafka wants a name nevertheless.
         let group = Group { name: "blkkin-reader".to_owned(), member: None };
         let mut config = settings.consumer(&group);
-        config.set("enable.partition.eof", "true");
+        // A topic that was made anew may end before the reader's offset; a new reader is needed then.
+        config.set("enable.partition.eof", "true").set("auto.offset.reset", "error");
         let reader: BaseConsumer = config.create().map_err(fail)?;
         let mut from = TopicPartitionList::new();
         from.add_partition_offset(topic, 0, Offset::Beginning).map_err(fail)?;
@@ -76,15 +94,23 @@ impl CompactedReader {
         Ok(CompactedReader { reader, settings: settings.clone() })
     }
 
-    /// Returns what comes next, within this time. Fails if that is permanent; the client connects again after other
-    /// errors.
+    /// Returns what comes next, within this time. Fails if a new reader is needed; the client connects again after
+    /// other errors.
     pub fn next(&self, timeout: Duration) -> Result<Compacted, KafkaError> {
         match self.reader.poll(timeout) {
             None => Ok(Compacted::Nothing),
             Some(Err(Driver::PartitionEOF(_))) => Ok(Compacted::End),
-            Some(Err(error)) => match KafkaError::permanent(&self.settings, &error) {
-                Some(error) => Err(error),
-                None => Ok(Compacted::Nothing),
+            Some(Err(error)) => match error.rdkafka_error_code() {
+                // The client asks for the group that it never joins, and reports a missing right to it once.
+                Some(Code::GroupAuthorizationFailed) => Ok(Compacted::Nothing),
+                Some(
+                    Code::AutoOffsetReset
+                    | Code::OffsetOutOfRange
+                    | Code::UnknownTopic
+                    | Code::UnknownTopicOrPartition
+                    | Code::UnknownPartition,
+                ) => Err(KafkaError::of(&self.settings, "read from", &error)),
+                _ => KafkaError::permanent(&self.settings, &error).map_or(Ok(Compacted::Nothing), Err),
             },
             Some(Ok(message)) => Ok(Compacted::Record {
                 offset: message.offset(),

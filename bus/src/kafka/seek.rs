@@ -56,7 +56,12 @@ impl Settings {
             let set = list.add_partition_offset(topic, partition, Offset::Offset(next));
             set.map_err(fail("commit to"))?;
         }
-        self.commit_offsets(group, &client, &list)?;
+        let committed = self.commit_offsets(group, &client, &list);
+        if committed.is_err() {
+            // Its end would wait for the reply without limit.
+            std::mem::forget(client);
+        }
+        committed?;
         Ok(SeekResult { records, partitions })
     }
     /// Commits offsets of a group without members, within [`COMMIT_TIMEOUT`].

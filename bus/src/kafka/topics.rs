@@ -90,16 +90,24 @@ impl Settings {
         let results = reply.map_err(|error| KafkaError::of(self, "reach", &error))?;
         match results.into_iter().next() {
             Some(Err((_, code))) if code != Code::TopicAlreadyExists => {
-                Err(self.creation_error(topic, partitions, code))
+                Err(self.creation_error(topic, partitions, topic_config, code))
             }
             _ => Ok(()),
         }
     }
 
-    fn creation_error(&self, topic: &str, partitions: u32, code: Code) -> KafkaError {
+    fn creation_error(
+        &self,
+        topic: &str,
+        partitions: u32,
+        topic_config: &[(&str, &str)],
+        code: Code,
+    ) -> KafkaError {
         let brokers = &self.brokers;
+        let config: String =
+            topic_config.iter().map(|(name, value)| format!(" --config {name}={value}")).collect();
         let command = format!(
-            "kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic} --partitions {partitions}"
+            "kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic} --partitions {partitions}{config}"
         );
         let remedy = match code {
             Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {

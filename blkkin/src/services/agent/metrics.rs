@@ -46,7 +46,7 @@ pub(crate) struct AgentMetrics {
     flight_recorder: OnceLock<Arc<DumpControl>>,
     /// Report of the budget, with `--budget`.
     budget: OnceLock<BudgetReport>,
-    /// Counters of changes, with `--ctl`.
+    /// Counters of changes, with `--ctl` or `--ctl-topic`.
     control: OnceLock<RuntimeControl>,
     /// Counters of guests, with `--guests`.
     guests: OnceLock<Arc<GuestStats>>,

@@ -11,7 +11,7 @@
 //! change is applied whole or not at all; the answer comes after it; and the log names the user that asked for it.
 //!
 //! *Two sources*: the last change applies. The topic's records for this node replace the options of the start, so `reset`
-//! returns to it. A change by the socket for a time survives a record without an end.
+//! returns to it. A change by the socket for a time survives a lasting record.
 //!
 //! *Rejected*: the port of the metrics. Its clients may see but not change anything, and have no user.
 
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 use blkkin_bus::kafka;
 use blkkin_tracer::StopSignal;
 use blkkin_tracer::budget::BudgetStatus;
-use blkkin_tracer::capture::CaptureControl;
+use blkkin_tracer::capture::{CaptureControl, CaptureSettings};
 use blkkin_wire::ids::NodeId;
 use tracing::{info, warn};
 
@@ -217,16 +217,20 @@ impl Controller {
         if self.fleet.timed == fleet.timed {
             next.timed = self.schedule.timed.clone();
         }
-        let what = describe(&fleet);
-        // Refused records are not tried again.
-        self.fleet = fleet;
         match self.apply(next) {
-            Ok(()) => self.record(None, what),
-            Err(error) => {
-                warn!("refused {what}: {}: {}; try: {}", error.what, error.why, error.remedy);
-                self.refused(error);
+            Ok(()) => {
+                self.record(None, describe(&fleet));
+                self.fleet = fleet;
             }
+            // Each record was checked, so it is the kernel that refuses; the next end of the topic tries again.
+            Err(error) => warn!("{} is not applied: {}: {}", describe(&fleet), error.what, error.why),
         }
+    }
+
+    /// Checks whether this agent can apply a record of the topic.
+    fn check(&self, record: &FleetRecord) -> Result<(), String> {
+        let mut settings = self.start.with(&record.change);
+        self.resolve(&mut settings).map(drop).map_err(|error| format!("{}: {}", error.what, error.why))
     }
 
     /// Returns the schedule that the options of the start and the records of the topic make.
@@ -242,10 +246,19 @@ impl Controller {
 
     /// Applies the settings of a schedule, or none of them.
     fn apply(&mut self, mut schedule: Schedule) -> Result<(), CliError> {
-        let mut settings = resolve(&mut schedule.lasting, &self.filter)?;
+        let mut settings = self.resolve(&mut schedule.lasting)?;
         if let Some((timed, _)) = &mut schedule.timed {
-            settings = resolve(timed, &self.filter)?;
+            settings = self.resolve(timed)?;
         }
+        self.capture.set(&settings)?;
+        self.stats.is_paused.store(settings.is_paused, Relaxed);
+        self.schedule = schedule;
+        Ok(())
+    }
+
+    /// Resolves settings that this agent can apply.
+    fn resolve(&self, settings: &mut Settings) -> Result<CaptureSettings, CliError> {
+        let settings = resolve(settings, &self.filter)?;
         if settings.budget.is_some() && self.capture.budget().is_none() {
             return Err(CliError::usage(
                 "--budget cannot be added to this agent",
@@ -253,10 +266,7 @@ impl Controller {
                 "blkkin agent --budget 10%, which blkkin ctl can then change",
             ));
         }
-        self.capture.set(&settings)?;
-        self.stats.is_paused.store(settings.is_paused, Relaxed);
-        self.schedule = schedule;
-        Ok(())
+        Ok(settings)
     }
 
     fn record(&mut self, from: Option<libc::ucred>, what: String) {

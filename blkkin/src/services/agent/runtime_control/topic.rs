@@ -4,7 +4,8 @@
 //! *Invariant*: nothing is applied before the topic was read to its end, so a start does not repeat the changes of the
 //! past.
 //!
-//! The cluster may be unreachable at the start. Then the options of the start apply until it answers.
+//! The cluster may be unreachable at the start. Then the options of the start apply until it answers. The topic is read
+//! anew each [`REREAD`]: compaction may remove a key without a trace for a reader that was away, and a topic can be made anew.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,16 +14,18 @@ use std::time::{Duration, Instant};
 use blkkin_bus::kafka::{Compacted, CompactedReader, KafkaError, Settings};
 use blkkin_tracer::StopSignal;
 use blkkin_wire::ids::NodeId;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::RuntimeControl;
-use crate::ctl::fleet::{FleetRecords, NodeNames};
+use crate::ctl::fleet::{FleetRecord, FleetRecords, NodeNames, printable};
 
 /// Wait for a record, after which timed settings are ended. So one ends at most this much late.
 const POLL: Duration = Duration::from_millis(500);
 /// Time between two attempts to open the topic.
 const RETRY: Duration = Duration::from_secs(5);
-/// Most different obstacles that are logged once each.
+/// Time after which the topic is read from its first record again.
+const REREAD: Duration = Duration::from_secs(300);
+/// Most different obstacles, and most refused records, that are logged.
 const REPORTED_MAX: usize = 64;
 
 /// Returns the names by which records can select this node.
@@ -39,11 +42,17 @@ pub(super) fn follow(
     names: &NodeNames,
     stop: &StopSignal,
 ) {
-    let mut reported = BTreeSet::new();
+    info!("nodes of this agent in {topic}: {}", names.0.join(" or "));
+    let (mut reported, mut refusals) = (BTreeSet::new(), Refusals::default());
     loop {
-        let Err(error) = read(control, settings, topic, names, stop) else { return };
+        let Err(error) = read(control, settings, topic, names, stop, &mut refusals) else {
+            if stop.is_set() {
+                return;
+            }
+            continue;
+        };
         if reported.len() < REPORTED_MAX && reported.insert(error.to_string()) {
-            warn!("no changes by the topic {topic} yet: {error}; try: {}", error.remedy);
+            warn!("changes by the topic {topic} wait: {error}; try: {}", error.remedy);
         }
         if stop.wait(RETRY) {
             return;
@@ -52,27 +61,50 @@ pub(super) fn follow(
     }
 }
 
-/// Reads the topic until `stop`, or until an error that is permanent for this client.
+/// Refused records, of which each counts once.
+#[derive(Default)]
+struct Refusals {
+    count: usize,
+    /// Offset behind the last refused record.
+    next: i64,
+}
+
+/// Reads the topic until `stop`, for [`REREAD`], or until an error that needs a new reader.
 fn read(
     control: &RuntimeControl,
     settings: &Settings,
     topic: &str,
     names: &NodeNames,
     stop: &StopSignal,
+    refusals: &mut Refusals,
 ) -> Result<(), KafkaError> {
     settings.ensure_compacted_topic(topic)?;
     let reader = CompactedReader::open(settings, topic)?;
     let mut records = FleetRecords::default();
-    while !stop.is_set() {
+    let begun = Instant::now();
+    while !stop.is_set() && begun.elapsed() < REREAD {
         match reader.next(POLL)? {
             Compacted::Record { offset, key, payload } => {
-                if let Err(why) = records.take(offset, &key, payload.as_deref()) {
-                    warn!("refused record {offset} of {topic}: {why}");
+                let check = |record: &FleetRecord| match names.are_selected_by(&record.nodes) {
+                    true => control.lock().check(record),
+                    false => Ok(()),
+                };
+                if let Err(why) = records.take(offset, &key, payload.as_deref(), check)
+                    && offset >= refusals.next
+                {
+                    refusals.next = offset + 1;
+                    refusals.count += 1;
                     control.stats.refused.fetch_add(1, Relaxed);
+                    if refusals.count <= REPORTED_MAX {
+                        warn!("refused record {offset} of {topic}: {}", printable(&why));
+                    }
                 }
                 control.stats.topic_offset.store(offset + 1, Relaxed);
             }
-            Compacted::End => control.lock().set_fleet(records.for_node(names)),
+            Compacted::End => {
+                let records = records.for_node(names);
+                control.lock().set_fleet(records);
+            }
             Compacted::Nothing => {}
         }
         control.lock().end_due(Instant::now());
