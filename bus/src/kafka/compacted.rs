@@ -4,7 +4,7 @@
 //! again. *Invariant*: what was returned before an end is the whole topic of that moment, but for what a later
 //! record of the same key replaced. No offset is committed: each reader begins with the first record.
 //!
-//! A reader that was away does not know a key that was removed and compacted meanwhile, nor a topic that was made anew
+//! A reader that was away does not know a key that was removed and compacted meanwhile, nor a topic that was replaced by one
 //! with as many records. So a caller opens a new one from time to time.
 //!
 //! The order of two keys is known within a partition only, so the topic must have one.
@@ -85,7 +85,7 @@ impl CompactedReader {
         // No member of a group: librdkafka wants a name nevertheless.
         let group = Group { name: "blkkin-reader".to_owned(), member: None };
         let mut config = settings.consumer(&group);
-        // A topic that was made anew may end before the reader's offset; a new reader is needed then.
+        // A topic that was replaced may end before the reader's offset; a new reader is needed then.
         config.set("enable.partition.eof", "true").set("auto.offset.reset", "error");
         let reader: BaseConsumer = config.create().map_err(fail)?;
         let mut from = TopicPartitionList::new();

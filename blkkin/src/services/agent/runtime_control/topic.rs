@@ -5,7 +5,7 @@
 //! past.
 //!
 //! The cluster may be unreachable at the start. Then the options of the start apply until it answers. The topic is read
-//! anew each [`REREAD`]: compaction may remove a key without a trace for a reader that was away, and a topic can be made anew.
+//! again each [`REREAD`]: compaction may remove a key without a trace for a reader that was away, and a topic can be replaced.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
