@@ -6,9 +6,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::Format;
-use crate::otlp;
-use crate::protobuf::FRAME_MAX;
+use blkkin_span_encoding::FRAME_MAX;
+use blkkin_span_encoding::Format;
+use blkkin_span_encoding::otlp;
 
 /// Separator between two spans of a JSON list. One span per line keeps the list readable, and
 /// `grep` finds a span.

@@ -1,7 +1,7 @@
 use super::*;
-use crate::format::Format;
 use crate::queue::{Queue, QueueObserver, WhenFull};
 use crate::testing::spans;
+use blkkin_span_encoding::Format;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -9,8 +9,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::destination_error::DestinationError;
-use crate::format::Format;
 use crate::url::ServerUrl;
+use blkkin_span_encoding::Format;
 
 /// Path of Zipkin's HTTP API for spans.
 const ZIPKIN_PATH: &str = "/api/v2/spans";

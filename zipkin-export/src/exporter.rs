@@ -15,12 +15,12 @@ use crate::config::ExportConfig;
 use crate::delivery::Transport;
 use crate::destination::Destination;
 use crate::file::FileSink;
-use crate::format::Format;
 use crate::open_error::OpenError;
 use crate::queue::{Queue, QueueObserver, WhenFull};
 use crate::sender::Sender;
 use crate::stats::ExportStats;
 use crate::transport::transport;
+use blkkin_span_encoding::Format;
 
 /// Time for the thread to notice that it has to give up. After that, the exporter abandons the
 /// thread with its blocked destination.

@@ -37,10 +37,10 @@ use ureq::http::uri::PathAndQuery;
 use crate::config::ExportConfig;
 use crate::delivery::{FailureReason, ServerReply, Transport, Unreachable};
 use crate::open_error::OpenError;
-use crate::otlp;
 use crate::otlp_config::{Compression, OtlpConfig, redact, remedy};
 use crate::tls::root_cause;
 use crate::url::ServerUrl;
+use blkkin_span_encoding::otlp;
 
 /// Default port of receivers (IANA, service otlp).
 const PORT_DEFAULT: u16 = 4317;

@@ -27,12 +27,12 @@ use ureq::{Agent, Body, Error, Proxy};
 
 use crate::config::ExportConfig;
 use crate::delivery::{FailureReason, ServerReply, Transport, Unreachable};
-use crate::format::Format;
 use crate::open_error::OpenError;
-use crate::otlp;
 use crate::otlp_config::{Compression, OtlpConfig, redact, remedy};
 use crate::tls::{self, TlsMaterial};
 use crate::url::ServerUrl;
+use blkkin_span_encoding::Format;
+use blkkin_span_encoding::otlp;
 
 /// Maximum bytes of a response that are read: a server describes an error in one sentence.
 const RESPONSE_BYTES_MAX: u64 = 4096;

@@ -5,7 +5,7 @@
 //!                         └ file: json → batch → span_file → atomic_json_file (always a valid list)
 //! ```
 //!
-//! `format` chooses the encoding ([`json`], `proto3` or `otlp`), `transport` the protocol, by the
+//! [`Format`] chooses the encoding (`blkkin-span-encoding`), `transport` the protocol, by the
 //! destination. *In*: [`blkkin_wire::span::Span`]s. *Out*: the same spans at a
 //! [`destination::Destination`], and [`stats::ExportStats`]: `offered = sent + dropped + pending`.
 //!
@@ -30,29 +30,23 @@ mod batch;
 mod delivery;
 mod destination_error;
 mod file;
-mod format;
 mod grpc;
 mod http;
-pub mod json;
 mod open_error;
-mod otlp;
 mod otlp_config;
-mod proto3;
-mod protobuf;
 mod secret_file;
 mod sender;
 mod span_file;
 pub mod stats;
-mod tags;
 mod tls;
 mod transport;
 mod url;
 
-#[cfg(fuzzing)]
-#[doc(hidden)]
-pub mod fuzzing;
 #[cfg(test)]
+#[path = "../../span-encoding/src/testing.rs"]
 mod testing;
+
+pub use blkkin_span_encoding::{Format, json};
 
 pub use config::ExportConfig;
 pub use delivery::{
@@ -62,7 +56,6 @@ pub use delivery::{
 pub use destination::Destination;
 pub use destination_error::DestinationError;
 pub use exporter::Exporter;
-pub use format::Format;
 pub use grpc::GrpcTransport;
 pub use http::HttpTransport;
 pub use open_error::OpenError;

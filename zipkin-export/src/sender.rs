@@ -11,7 +11,7 @@ use blkkin_wire::span::Span;
 use crate::batch::Batch;
 use crate::config::ExportConfig;
 use crate::delivery::{Delivery, DeliveryObserver, DeliveryResult, RetryDecision, RetryPolicy, Transport};
-use crate::format::Format;
+use blkkin_span_encoding::Format;
 
 /// Lower bound of the size limit: a single span with long paths has that size.
 const BYTES_MIN: usize = 16 << 10;

@@ -14,8 +14,8 @@ use blkkin_wire::span::Span;
 use crate::atomic_json_file::{AtomicJsonFile, FileError};
 use crate::batch::Batch;
 use crate::delivery::{DeliveryObserver, DeliveryResult};
-use crate::format::Format;
-use crate::json;
+use blkkin_span_encoding::Format;
+use blkkin_span_encoding::json;
 
 /// Writer of spans to a JSON file, with a result for each span.
 pub struct SpanFile {

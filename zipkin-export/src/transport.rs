@@ -3,10 +3,10 @@
 use crate::config::ExportConfig;
 use crate::delivery::Transport;
 use crate::destination::Destination;
-use crate::format::Format;
 use crate::grpc::GrpcTransport;
 use crate::http::HttpTransport;
 use crate::open_error::OpenError;
+use blkkin_span_encoding::Format;
 
 /// Returns a transport to the server of a destination, not yet connected, and its format.
 pub fn transport(

@@ -22,6 +22,7 @@ use blkkin_aggregator::join::{JoinConfig, Joiner};
 use blkkin_aggregator::spans::spans_of;
 use blkkin_aggregator::trace::Trace;
 use blkkin_report::{Report, ReportConfig};
+use blkkin_span_encoding::json;
 use blkkin_tracer::attach::req_op::ReqOpTable;
 use blkkin_tracer::read::decode::decode;
 use blkkin_tracer::read::translate::append;
@@ -30,7 +31,6 @@ use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::{BootId, NodeId, Source, StartEpoch};
 use blkkin_wire::span::Span;
-use blkkin_zipkin_export::json;
 
 use crate::records::{Entries, STEP};
 

@@ -102,6 +102,9 @@ impl Lttng {
             .env("HOME", self.home.path())
             .env("LTTNG_HOME", self.home.path())
             .current_dir(self.home.path());
+        // On a busy machine the daemon answers after more than the 3 s that a program waits by default; then it records
+        // nothing.
+        command.env("LTTNG_UST_REGISTER_TIMEOUT", "60000");
         command.env_remove("LTTNG_UST_DEBUG").env_remove("BLKKIN_UST").env_remove("BLKKIN_UST_ROOTS");
         isolate(&mut command, self.user);
         command

@@ -26,10 +26,10 @@ const CLIENT: u64 = 3;
 const STATUS_ERROR: u64 = 2;
 
 /// Maximum bytes of a group without its service name and its spans.
-pub(crate) const GROUP_BYTES_MAX: usize = 80;
+pub const GROUP_BYTES_MAX: usize = 80;
 
 /// Appends the fields of `span` to `out`; [`request`] puts them into a group.
-pub(crate) fn encode(span: &Span, out: &mut Vec<u8>) {
+pub fn encode(span: &Span, out: &mut Vec<u8>) {
     pb::bytes(out, 1, &span.trace.0.to_be_bytes());
     pb::bytes(out, 2, &span.id.0.to_be_bytes());
     let is_state = |key: &str| key == TRACE_STATE_TAG;
@@ -91,7 +91,7 @@ fn attribute(field: u32, key: &str, value: &Value<'_>, out: &mut Vec<u8>) {
 }
 
 /// Appends a request of these spans, each with the index of its service in `services`.
-pub(crate) fn request<'a>(
+pub fn request<'a>(
     services: &[Arc<str>],
     spans: impl Iterator<Item = (usize, &'a [u8])> + Clone,
     out: &mut Vec<u8>,
@@ -113,7 +113,7 @@ pub(crate) fn request<'a>(
 
 /// Returns the number of rejected spans in an `ExportTraceServiceResponse`, and the reason. The
 /// response does not identify them.
-pub(crate) fn rejected_spans(mut response: &[u8]) -> Option<(u64, String)> {
+pub fn rejected_spans(mut response: &[u8]) -> Option<(u64, String)> {
     // ExportTraceServiceResponse.partial_success = 1.
     let mut partial = field(&mut response, 1)?;
     let (mut spans, mut why) = (0, String::new());

@@ -11,7 +11,7 @@ const FIXED64: u32 = 1;
 const LENGTH: u32 = 2;
 
 /// Maximum bytes of key and length of a nested message, for fields below 16.
-pub(crate) const FRAME_MAX: usize = 11;
+pub const FRAME_MAX: usize = 11;
 
 pub(crate) fn uint(out: &mut Vec<u8>, field: u32, value: u64) {
     key(out, field, VARINT);

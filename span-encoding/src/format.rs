@@ -27,7 +27,7 @@ impl Format {
     }
 
     /// Appends the bytes of one span to `out`.
-    pub(crate) fn encode(self, span: &Span, out: &mut Vec<u8>) {
+    pub fn encode(self, span: &Span, out: &mut Vec<u8>) {
         match self {
             Format::Json => json::encode(span, out),
             Format::Proto3 => proto3::encode(span, out),
