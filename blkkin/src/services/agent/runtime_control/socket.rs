@@ -1,6 +1,6 @@
 //! Server of `blkkin ctl` at a Unix socket.
 //!
-//! *In*: requests. *Out*: the answers of the [`Controller`]. *Invariant*: only root and a group that the operator names can
+//! *In*: requests. *Out*: the answers of the [`Controller`](super::Controller). *Invariant*: only root and a group that the operator names can
 //! connect, by the mode of the socket's file, from its first moment on.
 //!
 //! One client at a time has [`CLIENT_LIMIT`]; so a change ends at most that much late.
