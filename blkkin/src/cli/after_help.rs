@@ -87,7 +87,7 @@ Examples:
       blkkin ctl --sample 1/1024 --keep 'fsync>50ms,10ms,failed'
   No operation, during a benchmark:
       blkkin ctl off --for 1h
-  One operation in 64 on all nodes whose agents follow blkkin.control; each on one of them, for ten minutes:
+  One operation in 64 on all nodes with agents that follow blkkin.control; each on one of them, for ten minutes:
       blkkin ctl --brokers kafka1:9092 --sample 1/64
       blkkin ctl --brokers kafka1:9092 --nodes db-7 --sample 1/1 --for 10m";
 pub(super) const EXPORTER: &str = "\

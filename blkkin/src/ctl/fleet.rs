@@ -10,8 +10,8 @@
 //!
 //! A record that cannot be read or applied counts as none, and so does the earlier one of its key.
 //!
-//! *Rejected*: a record for each setting. An agent would then combine records of several users, whose
-//! order is a matter of chance.
+//! *Rejected*: a record for each setting. An agent would then combine records of several users, in
+//! an order of chance.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -116,6 +116,11 @@ impl std::fmt::Display for FleetRecord {
 /// Returns the begin of a text of another writer without control characters, for a log.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(200).collect()
+}
+
+/// Returns the host name of this process; empty if it is unknown.
+pub(crate) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// Checks a pattern of nodes.

@@ -10,17 +10,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use blkkin_bus::kafka::{Compacted, CompactedReader, KafkaError, SendError, Settings, SingleProducer};
 
-use super::fleet::{FleetRecord, FleetRecords, check_nodes, printable};
+use super::fleet::{FleetRecord, FleetRecords, check_nodes, host_name, printable};
 use super::protocol::{self, Change, Request};
 use super::resolve::resolve;
 use crate::cli::{CtlArgs, FilterArgs};
-use crate::error::{CliError, Status};
+use crate::error::CliError;
 use crate::service::format_utc;
-use crate::service::kafka::settings;
+use crate::service::kafka::{kafka_failed, settings};
 
 /// Time limit for reading the topic.
 const READ_LIMIT: Duration = Duration::from_secs(20);
-const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
 /// Sends the change and prints the records of the topic.
 pub(super) fn publish(args: &CtlArgs, brokers: &str, request: Request) -> Result<ExitCode, CliError> {
@@ -31,7 +30,7 @@ pub(super) fn publish(args: &CtlArgs, brokers: &str, request: Request) -> Result
     let settings = settings(brokers, set)?;
     let is_change = request != Request::Show;
     match request {
-        Request::Show => settings.check_compacted_topic(topic).map_err(failed)?,
+        Request::Show => settings.check_compacted_topic(topic).map_err(kafka_failed)?,
         Request::Change(change) => {
             let record = record(nodes, change)?;
             let payload = serde_json::to_vec(&record)
@@ -66,7 +65,6 @@ fn record(nodes: &str, change: Change) -> Result<FleetRecord, CliError> {
     resolve(&mut start.with(&change), &FilterArgs::default())?;
     let now = SystemTime::now();
     let ms = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-    let host = std::fs::read_to_string(HOSTNAME).unwrap_or_default();
     // SAFETY: returns a number and cannot fail.
     let uid = unsafe { libc::getuid() };
     Ok(FleetRecord {
@@ -74,17 +72,17 @@ fn record(nodes: &str, change: Change) -> Result<FleetRecord, CliError> {
         until_ms: change.for_ms.map(|for_ms| ms(now).saturating_add(for_ms)),
         change: Change { for_ms: None, ..change },
         at: format_utc(now),
-        from: format!("user {uid} on {}", host.trim()),
+        from: format!("user {uid} on {}", host_name()),
     })
 }
 
 /// Sends records; one without a payload removes its key.
 fn send(settings: &Settings, topic: &str, records: &[(String, Option<Vec<u8>>)]) -> Result<(), CliError> {
-    settings.ensure_compacted_topic(topic).map_err(failed)?;
-    let producer = SingleProducer::new(settings, topic).map_err(failed)?;
+    settings.ensure_compacted_topic(topic).map_err(kafka_failed)?;
+    let producer = SingleProducer::new(settings, topic).map_err(kafka_failed)?;
     for (key, payload) in records {
         producer.send(key.as_bytes(), &[], payload.as_deref()).map_err(|error| match error {
-            SendError::TooLong(error) | SendError::Unreachable(error) => failed(error),
+            SendError::TooLong(error) | SendError::Unreachable(error) => kafka_failed(error),
         })?;
     }
     Ok(())
@@ -92,11 +90,11 @@ fn send(settings: &Settings, topic: &str, records: &[(String, Option<Vec<u8>>)])
 
 /// Reads the topic to its end. What cannot be read is left out, as by an agent.
 fn read(settings: &Settings, topic: &str) -> Result<FleetRecords, CliError> {
-    let reader = CompactedReader::open(settings, topic).map_err(failed)?;
+    let reader = CompactedReader::open(settings, topic).map_err(kafka_failed)?;
     let mut records = FleetRecords::default();
     let deadline = Instant::now() + READ_LIMIT;
     while Instant::now() < deadline {
-        match reader.next(Duration::from_millis(200)).map_err(failed)? {
+        match reader.next(Duration::from_millis(200)).map_err(kafka_failed)? {
             Compacted::Record { offset, key, payload } => {
                 if let Err(why) = records.take(offset, &key, payload.as_deref(), |_| Ok(())) {
                     let why = printable(&why);
@@ -107,7 +105,7 @@ fn read(settings: &Settings, topic: &str) -> Result<FleetRecords, CliError> {
             Compacted::Nothing => {}
         }
     }
-    Err(failed(KafkaError {
+    Err(kafka_failed(KafkaError {
         what: format!("the topic {topic} cannot be read"),
         why: format!(
             "the cluster at {} returned no end of it within {} s",
@@ -116,8 +114,4 @@ fn read(settings: &Settings, topic: &str) -> Result<FleetRecords, CliError> {
         ),
         remedy: "check that all brokers run".to_owned(),
     }))
-}
-
-fn failed(error: KafkaError) -> CliError {
-    CliError { status: Status::Failed, ..CliError::usage(error.what, error.why, error.remedy) }
 }

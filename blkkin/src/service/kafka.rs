@@ -1,13 +1,18 @@
 //! Kafka client settings of a service, from `--brokers` and `--set`.
 
-use blkkin_bus::kafka::Settings;
+use blkkin_bus::kafka::{KafkaError, Settings};
 
-use crate::error::CliError;
+use crate::error::{CliError, Status};
 use crate::suggest::suggest;
 
 /// Settings of the topics from which stages read. The broker assigns timestamps, so the timeouts of
 /// sources and traces depend on no clock of a node or an aggregator.
 pub(crate) const TIMED_BY_BROKER: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
+
+/// Converts an error of a cluster that ends the command.
+pub(crate) fn kafka_failed(error: KafkaError) -> CliError {
+    CliError { status: Status::Failed, ..CliError::usage(error.what, error.why, error.remedy) }
+}
 
 /// Builds the Kafka client settings.
 pub(crate) fn settings(brokers: &str, set: &[String]) -> Result<Settings, CliError> {

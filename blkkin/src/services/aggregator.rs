@@ -38,7 +38,7 @@ use crate::privileges;
 use crate::service::{Endpoint, LagGauge, Port, Systemd, kafka, next_event};
 use config::AggregatorConfig;
 use metrics::AggregatorMetrics;
-use pipeline::{RunningStages, Topics, kafka_failed, millis, start, start_cluster_wait};
+use pipeline::{RunningStages, Topics, millis, start, start_cluster_wait};
 
 /// Time to save the final state: two round trips to the cluster.
 const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ pub(crate) fn aggregator(args: &AggregatorArgs) -> Result<ExitCode, CliError> {
     let settings = kafka::settings(&args.brokers, &args.set)?;
     let parsed = AggregatorConfig::parse(args)?;
     // Creating a client validates the settings; it does not connect.
-    DeadLetters::new(&settings, "").map_err(kafka_failed)?;
+    DeadLetters::new(&settings, "").map_err(kafka::kafka_failed)?;
     info!("{confinement}");
     let systemd = Systemd::from_env();
     let stop = StopSignal::new();

@@ -48,7 +48,7 @@ use crate::control::ControlReceiver;
 use crate::destination;
 use crate::error::{CliError, Status};
 use crate::privileges;
-use crate::service::kafka::settings;
+use crate::service::kafka::{kafka_failed, settings};
 use crate::service::{Endpoint, LagGauge, Port, ServiceStatus, Systemd};
 use config::{Route, routes};
 use metrics::ExporterMetrics;
@@ -70,7 +70,7 @@ pub(crate) fn exporter(args: &ExporterArgs) -> Result<ExitCode, CliError> {
     }
     let mut control = ControlReceiver::open()?;
     // Creating a client validates the settings; it does not connect.
-    DeadLetters::new(&settings, "").map_err(replay::failed)?;
+    DeadLetters::new(&settings, "").map_err(kafka_failed)?;
     // Destinations are opened before the wait for the cluster, so that their errors appear at once.
     let config = destination::export_config(routes.iter().map(|route| &route.destination), &args.servers)?;
     let mut sinks = Vec::new();

@@ -18,6 +18,7 @@ use super::port::{self, Port};
 use super::send_totals::{DRAIN_TIMEOUT, SendTotals};
 use super::sender_window::SenderWindow;
 use crate::error::{CliError, Status};
+use crate::service::kafka::kafka_failed;
 
 /// The target of records.
 pub(super) enum EventSink {
@@ -104,10 +105,6 @@ fn send_all(
         }
     }
     Ok(())
-}
-
-fn kafka_failed(error: KafkaError) -> CliError {
-    CliError { status: Status::Failed, ..CliError::usage(error.what, error.why, error.remedy) }
 }
 
 fn to_folder(

@@ -19,6 +19,7 @@ use super::metrics::AggregatorMetrics;
 use super::shutdown;
 use crate::control::{ControlEvent, ControlReceiver, ExitNotifier};
 use crate::error::{CliError, Status, cannot_spawn, panicked};
+use crate::service::kafka::kafka_failed;
 use crate::service::{ClusterWait, kafka};
 
 /// Time until all brokers know a new topic.
@@ -180,10 +181,4 @@ where
 
 fn wait<S>(stage: &str, running: Running<S>) -> Result<StageOutcome<S>, CliError> {
     running.join().map_err(|panic| panicked(stage, &*panic))?.map_err(kafka_failed)
-}
-
-/// Converts an error of the Kafka client.
-pub(super) fn kafka_failed(error: KafkaError) -> CliError {
-    let error = CliError::usage(error.what, error.why, error.remedy);
-    CliError { status: Status::Failed, ..error }
 }

@@ -4,18 +4,19 @@
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use blkkin_bus::kafka::{KafkaError, Settings, TRACES};
+use blkkin_bus::kafka::{Settings, TRACES};
 use tracing::info;
 
 use super::config::Route;
 use super::replay_time;
 use crate::error::{CliError, Status};
+use crate::service::kafka::kafka_failed;
 
 /// Rewinds the consumer group of each destination.
 pub(super) fn replay(settings: &Settings, routes: &[Route], from: &str) -> Result<ExitCode, CliError> {
     let since_ms = replay_time::since_ms("--from", from, SystemTime::now())?;
     for route in routes {
-        let rewound = settings.rewind(&route.group, TRACES, since_ms).map_err(failed)?;
+        let rewound = settings.rewind(&route.group, TRACES, since_ms).map_err(kafka_failed)?;
         info!(
             records = rewound.records,
             destination = %route.destination,
@@ -26,9 +27,4 @@ pub(super) fn replay(settings: &Settings, routes: &[Route], from: &str) -> Resul
         );
     }
     Ok(Status::Success.code())
-}
-
-/// Converts a Kafka error.
-pub(super) fn failed(error: KafkaError) -> CliError {
-    CliError { status: Status::Failed, ..CliError::usage(error.what, error.why, error.remedy) }
 }

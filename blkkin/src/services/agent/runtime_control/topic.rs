@@ -17,7 +17,7 @@ use blkkin_wire::ids::NodeId;
 use tracing::{info, warn};
 
 use super::RuntimeControl;
-use crate::ctl::fleet::{FleetRecord, FleetRecords, NodeNames, printable};
+use crate::ctl::fleet::{FleetRecord, FleetRecords, NodeNames, host_name, printable};
 
 /// Wait for a record, after which timed settings are ended. So one ends at most this much late.
 const POLL: Duration = Duration::from_millis(500);
@@ -30,8 +30,7 @@ const REPORTED_MAX: usize = 64;
 
 /// Returns the names by which records can select this node.
 pub(super) fn node_names(node: NodeId) -> NodeNames {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    NodeNames(vec![host.trim().to_owned(), format!("{:032x}", node.0)])
+    NodeNames(vec![host_name(), format!("{:032x}", node.0)])
 }
 
 /// Follows the topic until `stop`.
