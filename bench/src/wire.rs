@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use blkkin_bus::{CAPACITY_DEFAULT, Next};
 use blkkin_tracer::{StopSignal, Tracer};
 use blkkin_wire::batch::EventBatch;
@@ -153,6 +153,13 @@ fn collect(tracer: Tracer, wait: impl FnOnce() -> Result<()>) -> Result<Vec<Even
     Ok(std::mem::take(&mut *batches_shared.lock().unwrap_or_else(|held| held.into_inner())))
 }
 
+/// Returns the length of these bytes after compression.
+fn compressed_len(bytes: &[u8]) -> Result<usize> {
+    let mut compressed = vec![0; zstd_safe::compress_bound(bytes.len())];
+    zstd_safe::compress(&mut compressed[..], bytes, LEVEL)
+        .map_err(|code| anyhow!("zstd: {}", zstd_safe::get_error_name(code)))
+}
+
 /// Encodes and decodes `recorded` in batches of `most` events.
 fn cost(recorded: &EventBatch, most: usize) -> Result<Cost> {
     let mut cost = Cost::default();
@@ -163,7 +170,7 @@ fn cost(recorded: &EventBatch, most: usize) -> Result<Cost> {
         let bytes = v1::encode(&batch);
         cost.encode += begun.elapsed();
         cost.plain += bytes.len();
-        cost.compressed += zstd::bulk::compress(&bytes, LEVEL)?.len();
+        cost.compressed += compressed_len(&bytes)?;
         let begun = Instant::now();
         let decoded = v1::decode(&bytes)?;
         cost.decode += begun.elapsed();

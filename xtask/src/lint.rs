@@ -1,4 +1,4 @@
-//! `lint`: formatting, vocabulary, module cycles, clippy, documentation, the book, and the
+//! `lint`: formatting, vocabulary, module cycles, features of dependencies, clippy, documentation, the book, and the
 //! licences and sources of dependencies.
 //!
 //! All checks run even when one fails, so one run shows every error. Known vulnerabilities are
@@ -6,6 +6,8 @@
 //! commit could pass today and fail tomorrow, and fails without that network.
 
 mod cycles;
+mod features;
+
 #[path = "../../tracer/ebpf_build.rs"]
 mod ebpf_build;
 mod source;
@@ -26,12 +28,14 @@ use crate::workspace::Workspace;
 use ebpf_build::EbpfToolchain;
 
 const DENY_VERSION: &str = "0.20.2";
+/// Checks by tools that are built from source, once.
+const TOOL_CHECKS: [&str; 2] = ["pages", "dependencies"];
 
 /// Runs all checks, or those with a name that contains `only`.
 pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -> Result<()> {
     setup::run(workspace, &[Purpose::Build, Purpose::Lint])?;
     let mut timings = Timings::default();
-    let checks: [(&str, &dyn Fn() -> Result<()>); 10] = [
+    let checks: [(&str, &dyn Fn() -> Result<()>); 11] = [
         ("format", &|| shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))),
         ("format of kprobe-ebpf", &|| shell::run(ebpf_cargo(workspace).args(["fmt", "--check"]))),
         ("format of fuzz", &|| {
@@ -42,6 +46,7 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -
             words::check(workspace.root(), &workspace.sources(&["rs", "c", "h", "cc", "hpp"])?)
         }),
         ("module cycles", &|| cycles::check(workspace.root(), &workspace.sources(&["rs"])?)),
+        ("features", &|| features::check(workspace)),
         ("clippy", &|| clippy(workspace)),
         ("the compiler's lints of kprobe-ebpf", &|| ebpf_warnings(workspace)),
         ("documentation", &|| documentation(workspace)),
@@ -54,18 +59,35 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -
     if selected.is_empty() {
         bail!("no check's name contains `{}`", only.unwrap_or_default());
     }
-    for (name, check) in selected {
-        println!("lint: {name}");
-        if let Err(error) = timings.time(name, check) {
-            eprintln!("lint: {name}: {error:#}");
-            failed.push(name);
+    std::thread::scope(|scope| {
+        // Its first checks leave a CPU idle now and then.
+        let mut tools = selected
+            .iter()
+            .any(|(name, _)| TOOL_CHECKS.contains(name))
+            .then(|| scope.spawn(|| build_tools(workspace)));
+        for (name, check) in selected {
+            println!("lint: {name}");
+            if let Some(tools) = tools.take_if(|_| TOOL_CHECKS.contains(&name)) {
+                timings.time("tools", || drop(tools.join()));
+            }
+            if let Err(error) = timings.time(name, check) {
+                eprintln!("lint: {name}: {error:#}");
+                failed.push(name);
+            }
         }
-    }
+    });
+
     println!("lint: {}", timings.summary());
     if !failed.is_empty() {
         bail!("lint found something in: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// Builds the tools of [`TOOL_CHECKS`]. A failure is that of its check, which tries again.
+fn build_tools(workspace: &Workspace) {
+    let _ = docs::mdbook(workspace);
+    let _ = cargo_deny(workspace);
 }
 
 fn clippy(workspace: &Workspace) -> Result<()> {

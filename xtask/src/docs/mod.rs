@@ -169,7 +169,7 @@ fn write(path: &Path, text: String) -> Result<()> {
 }
 
 /// Returns the path of mdBook of the pinned version, in the tool chain's folder.
-fn mdbook(workspace: &Workspace) -> Result<PathBuf> {
+pub(crate) fn mdbook(workspace: &Workspace) -> Result<PathBuf> {
     let what = "makes the book of docs/ (about a minute, once)";
     workspace.installed_tool(
         "mdbook",

@@ -40,19 +40,35 @@ pub(crate) use zipkin::server_jar;
 
 /// Installs what is missing for `purposes`.
 pub(crate) fn run(workspace: &Workspace, purposes: &[Purpose]) -> Result<()> {
-    let plan = Plan::of(workspace, purposes);
-    if plan.is_empty() {
+    run_during(workspace, purposes, || Ok(()))
+}
+
+/// Installs what is missing for `purposes`, and meanwhile does `work`, which needs packages and tool chain alone: what is
+/// fetched is fetched next to it. Returns after both.
+pub(crate) fn run_during<T>(
+    workspace: &Workspace,
+    purposes: &[Purpose],
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    if Plan::of(workspace, purposes).is_empty() {
         println!("setup: nothing to do");
-        return Ok(());
+        return work();
     }
     let _alone = lock(workspace)?;
     // Another set-up may have finished while this one waited for the lock.
     let plan = Plan::of(workspace, purposes);
     plan.print();
     let mut timings = Timings::default();
-    plan.carry_out(workspace, &mut timings)?;
-    println!("setup: done ({})", timings.summary());
-    Ok(())
+    plan.install(workspace, &mut timings)?;
+    std::thread::scope(|scope| {
+        let fetched = scope.spawn(move || {
+            plan.fetch(workspace, &mut timings)?;
+            println!("setup: done ({})", timings.summary());
+            Ok(())
+        });
+        let done = work();
+        fetched.join().unwrap_or_else(|_| bail!("the set-up panicked")).and(done)
+    })
 }
 
 /// Compiler and the LLVM that it uses.
@@ -190,13 +206,19 @@ impl Plan {
         }
     }
 
-    fn carry_out(self, workspace: &Workspace, timings: &mut Timings) -> Result<()> {
+    /// Installs packages and tool chain.
+    fn install(&self, workspace: &Workspace, timings: &mut Timings) -> Result<()> {
         if !self.packages.is_empty() {
             timings.time("packages", || packages::install(&self.packages))?;
         }
         if self.toolchain.is_some() {
             make_toolchain(workspace, timings)?;
         }
+        Ok(())
+    }
+
+    /// Fetches files and kernels, one after the other: two runs of apt would exclude each other.
+    fn fetch(self, workspace: &Workspace, timings: &mut Timings) -> Result<()> {
         for (download, path) in self.downloads {
             match timings.time(download.name, || (download.fetch)(&path)) {
                 Err(error) if download.required => return Err(error),

@@ -81,19 +81,12 @@ fn run_tiers(
     stats: &mut TestStats,
     timings: &mut Timings,
 ) -> Result<()> {
-    timings.time("set-up", || setup::run(workspace, &[Purpose::Build, Purpose::Tests, Purpose::Guests]))?;
-    // First, because cargo keeps one `blkkin` and the tests run the one that was built last.
-    if let Err(error) = timings.time("static build", || dist::for_tests(workspace)) {
-        println!("no static binary for the tests: {error:#}");
-    }
-    if let Err(error) = timings.time("static publisher", || publisher::build(workspace)) {
-        println!("no static publisher of thread contexts for the tests: {error:#}");
-    }
+    let purposes = [Purpose::Build, Purpose::Tests, Purpose::Guests];
+    let programs = setup::run_during(workspace, &purposes, || build_all(workspace, timings))?;
     // Without it the brokers of the tests only start later.
     if let Err(error) = timings.time("class archive", || archive_classes(workspace)) {
         println!("no archive of the broker's classes for the tests: {error:#}");
     }
-    let programs = timings.time("build", || programs::build(workspace))?;
     let run_tier = |tier: Tier, stats: &mut TestStats| {
         for program in programs.iter().filter(|program| program.tier == tier) {
             runner::run(workspace, program, filter, stats)
@@ -131,6 +124,18 @@ fn run_tiers(
     });
     timings.time("system tests", || run_tier(Tier::System, stats));
     Ok(())
+}
+
+/// Builds the static programs of the tests, and the tests.
+fn build_all(workspace: &Workspace, timings: &mut Timings) -> Result<Vec<TestProgram>> {
+    // First, because cargo keeps one `blkkin` and the tests run the one that was built last.
+    if let Err(error) = timings.time("static build", || dist::for_tests(workspace)) {
+        println!("no static binary for the tests: {error:#}");
+    }
+    if let Err(error) = timings.time("static publisher", || publisher::build(workspace)) {
+        println!("no static publisher of thread contexts for the tests: {error:#}");
+    }
+    timings.time("build", || programs::build(workspace))
 }
 
 /// Runs the waiting tests and sends a report of each program.
