@@ -157,6 +157,10 @@ pub(crate) struct AgentArgs {
     /// N, where it would take more
     #[arg(long, value_name = "SHARE", help_heading = "How to trace", conflicts_with = "replay")]
     pub(crate) budget: Option<String>,
+    /// Count each block request in the kernel too, whatever is recorded: exact histograms by disk and operation, in
+    /// the metrics (--metrics)
+    #[arg(long, help_heading = "How to trace", conflicts_with = "replay")]
+    pub(crate) totals: bool,
     /// Let `blkkin ctl` change --sample, --keep and --budget while the agent runs, by this Unix socket; without
     /// PATH by /run/blkkin-agent/ctl.sock
     #[arg(long, value_name = "PATH", help_heading = "How to trace", num_args = 0..=1, conflicts_with = "replay",
@@ -318,7 +322,7 @@ pub(crate) struct CtlArgs {
     /// Record one storage operation in N, a power of two
     #[arg(long, value_name = "1/N", help_heading = "What to change")]
     pub(crate) sample: Option<String>,
-    /// Record these operations too, separated by commas: TIME, OPERATION>TIME, failed; or none
+    /// Record these operations too, separated by commas: TIME, p99.9, OPERATION>TIME, OPERATION>p99.9, failed; or none
     #[arg(long, value_name = "RULES", value_delimiter = ',', help_heading = "What to change")]
     pub(crate) keep: Vec<String>,
     /// Share of this machine's CPUs that tracing may take (1%), of an agent that was started with --budget
@@ -595,8 +599,8 @@ pub(crate) struct FilterArgs {
     /// Record one storage operation in N, chosen by its trace id before it begins: a power of two
     #[arg(long, value_name = "1/N")]
     pub(crate) sample: Option<String>,
-    /// With --sample or --budget: also keep operations that take this long or fail, decided when they
-    /// end: 10ms, 'fsync>20ms', 'read>2ms', failed
+    /// With --sample or --budget: also keep operations that take this long, longer than a percentile of
+    /// the last minute, or fail, decided when they end: 10ms, 'fsync>20ms', 'read>p99.9', failed
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     pub(crate) keep: Vec<String>,
     /// 0: only system calls that reached the block layer; 1: every system call, with paths; 2: raw

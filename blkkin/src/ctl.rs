@@ -13,6 +13,9 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use blkkin_report::text::units::duration;
+use blkkin_wire::clock::DurationNs;
+
 use crate::cli::{CtlAction, CtlArgs, units};
 use crate::error::{CliError, Status};
 use protocol::{ANSWER_MAX, Answer, Change, Request, Settings, State, keep_value};
@@ -96,7 +99,7 @@ fn json(state: &State) -> String {
 
 /// Formats the state in lines of a label and a text.
 fn text(state: &State) -> String {
-    let State { now, afterwards, start, fleet, one_in, keep_suspended, changes } = state;
+    let State { now, afterwards, start, fleet, one_in, keep_suspended, percentiles, changes } = state;
     let mut lines = vec![("now", describe(now))];
     if now.recording && now.budget.is_some() {
         lines.push(("", format!("the budget allows one operation in {one_in}")));
@@ -104,6 +107,13 @@ fn text(state: &State) -> String {
     if *keep_suspended && now.recording {
         lines.push(("", "--keep is suspended: the budget has no room for it".to_owned()));
     }
+    lines.extend(percentiles.iter().filter(|_| now.recording).map(|(rule, slow)| {
+        let text = match slow {
+            Some(ns) => format!("{rule} keeps what takes {} or more", duration(DurationNs(*ns))),
+            None => format!("{rule} keeps nothing now"),
+        };
+        ("", text)
+    }));
     if let Some((settings, ms)) = afterwards {
         let left = Duration::from_secs(Duration::from_millis(*ms).as_secs_f64().ceil() as u64);
         lines.push(("then", format!("in {}: {}", protocol::time(left), describe(settings))));
@@ -174,11 +184,14 @@ mod tests {
             fleet: vec!["db-*: --sample 1/64 (2026-11-29T10:00:00Z, user 0 on admin)".to_owned()],
             one_in: 128,
             keep_suspended: false,
+            percentiles: vec![("fsync>p99.9".into(), Some(12_582_912)), ("p99".into(), None)],
             changes,
         };
         let expected = "\
 now       one operation in 64, and what is kept by 10ms,failed, within 1% of the CPUs
           the budget allows one operation in 128
+          fsync>p99.9 keeps what takes 12.6 ms or more
+          p99 keeps nothing now
 then      in 599s: one operation in 1024, and what is kept by 10ms,failed, within 1% of the CPUs
 at start  one operation in 1024, and what is kept by 10ms,failed, within 1% of the CPUs
 fleet     db-*: --sample 1/64 (2026-11-29T10:00:00Z, user 0 on admin)

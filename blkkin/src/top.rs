@@ -21,7 +21,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use blkkin_tracer::totals::RequestCounter;
+use blkkin_tracer::totals::{KeyKind, RequestCounter};
 use blkkin_tracer::{Filter, TraceScope, TracerConfig};
 
 use crate::cli::{TopArgs, units};
@@ -55,7 +55,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
         filter: Filter { devices, ..Filter::default() },
         ..TracerConfig::default()
     };
-    let counter = RequestCounter::load(&config)?;
+    let counter = RequestCounter::load(&config, KeyKind::Submitter)?;
     let mut sampler = Sampler::start(counter)?;
     let interactive = !args.json && args.count.is_none() && io::stdout().is_terminal();
     if interactive {

@@ -202,6 +202,36 @@ fn what_is_recorded_follows_each_change_at_once() {
 }
 
 #[test]
+fn the_time_of_a_percentile_is_shown() {
+    needs!("losetup");
+    let disk = or_skip!(Disk::raw(1 << 20));
+    let agent = Controlled::start(disk, &["--sample", "1/1024"]);
+    let address = metrics::address(&agent.agent.output()).to_owned();
+    let family =
+        |text: &str| metrics::families(text).into_iter().any(|name| metrics::is_percentile_family(&name));
+    assert!(!family(&metrics::get(&address, "/metrics")));
+    let state = agent.change(&["--keep", "failed,pread64>p50"]);
+    assert!(state.contains("pread64>p50 keeps nothing now\n"), "{state}");
+    let begun = Instant::now();
+    let shown = loop {
+        agent.read(0);
+        let state = agent.change(&[]);
+        let line = state.lines().find(|line| line.contains("pread64>p50 keeps what takes "));
+        if let Some(line) = line {
+            break line.to_owned();
+        }
+        assert!(begun.elapsed() < LIMIT, "{state}");
+    };
+    let text = metrics::get(&address, "/metrics");
+    let seconds = metrics::value(&text, "blkkin_keep_percentile_seconds{rule=\"pread64>p50\"}");
+    println!("{shown}; {seconds} s");
+    assert!(family(&text) && (1e-6..1.0).contains(&seconds), "{seconds}");
+    agent.change(&["--keep", "none"]);
+    assert!(!family(&metrics::get(&address, "/metrics")));
+    agent.finish();
+}
+
+#[test]
 fn a_budget_changes_and_keeps_the_share_of_the_settings_as_its_greatest() {
     needs!("losetup");
     let disk = or_skip!(Disk::raw(1 << 20));

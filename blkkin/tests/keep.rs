@@ -9,10 +9,12 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::Root;
-use blkkin_tracer::keep::{KeepRule, KeptOperations};
+use blkkin_tracer::keep::{KeepRule, KeptOperations, Percentile};
 use blkkin_tracer::{AttachKind, TracerConfig};
 use blkkin_wire::async_io::AsyncIoEvent;
 use blkkin_wire::clock::DurationNs;
@@ -114,16 +116,25 @@ fn assert_whole(recording: &Recording, calls: &[&SyscallEvent]) {
 /// A read as its program saw it.
 struct Read {
     offset: u64,
+    begin: u64,
     ns: u64,
 }
 
-/// Reads blocks of a device in turn, each tenth read a large one, and writes offset and time of each to a file.
+/// Reads blocks of a device in turn, each tenth read a large one, and writes offset, begin and time of each to a file.
 fn read_small_and_large(node: &Path, reads: u64, log: &Path) -> i32 {
+    read_with_pauses(node, reads, log, Duration::ZERO)
+}
+
+/// Like [`read_small_and_large`], with a pause before each read.
+fn read_with_pauses(node: &Path, reads: u64, log: &Path, pause: Duration) -> i32 {
     let device = direct::open(node);
     let mut large: Vec<direct::Block> = (0..LARGE).map(|_| direct::Block([0; BLOCK])).collect();
     let mut lines = String::with_capacity(reads as usize * 32);
     for n in 0..reads {
         let blocks = if n % 10 == 9 { LARGE } else { 1 };
+        if !pause.is_zero() {
+            sleep(pause);
+        }
         let (begin, bytes) = (now(), blocks * BLOCK);
         // Each offset once.
         let offset = n * BLOCK as u64;
@@ -134,15 +145,16 @@ fn read_small_and_large(node: &Path, reads: u64, log: &Path) -> i32 {
         if result != bytes as isize {
             return 1;
         }
-        lines.push_str(&format!("{offset} {}\n", end - begin));
+        lines.push_str(&format!("{offset} {begin} {}\n", end - begin));
     }
     i32::from(fs::write(log, lines).is_err())
 }
 
 fn reads_of(log: &Path) -> Vec<Read> {
     let line = |line: &str| {
-        let (offset, ns) = line.split_once(' ').unwrap();
-        Read { offset: offset.parse().unwrap(), ns: ns.parse().unwrap() }
+        let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+        let [offset, begin, ns] = numbers[..] else { panic!("{line}") };
+        Read { offset, begin, ns }
     };
     fs::read_to_string(log).unwrap().lines().map(line).collect()
 }
@@ -204,6 +216,73 @@ fn slow_calls_are_kept_whole_and_others_are_not() {
             assert_eq!(is_slow, of_slow, "{root:#?}");
         }
     }
+}
+
+/// What is slow follows from the reads of the last minute. A reading of the histograms is at most some 1.2 s old.
+#[test]
+fn what_is_slower_than_a_percentile_is_kept() {
+    const TENTH: u64 = 100_000_000;
+    const READING_MAX: u64 = 1_500_000_000;
+    needs!("losetup");
+    let reads: u64 = if is_guest() { 1_000 } else { 8_000 };
+    let disk = or_skip!(Disk::raw((reads + LARGE as u64) * BLOCK as u64));
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    // Of ten reads one is large, so the percentile is among the large ones.
+    let rule = KeepRule::SlowerThanMost(KeptOperations::Reads, Percentile::parse("95").unwrap());
+    let recording = until_complete(|| {
+        let pause = Duration::from_micros(500);
+        let mut process = GatedProcess::new(|| read_with_pauses(disk.node(), reads, &log, pause));
+        record(&config(20, vec![rule.clone()]), &mut [&mut process])
+    });
+    assert_conserved(&recording);
+    let kept = recording.calls_named("pread64");
+    assert_whole(&recording, &kept);
+    let slow: HashSet<u64> = kept
+        .iter()
+        .filter(|call| call.sampling.kept_for() == Some(KeptFor::Slow))
+        .map(|call| call.args[3])
+        .collect();
+    let of_program = reads_of(&log);
+    let first = of_program[0].begin;
+    // The percentile of all reads that ended by each tenth of a second.
+    let tenths = |read: &Read| (read.begin + read.ns - first) / TENTH + 1;
+    let (mut times, mut percentiles) = (Vec::new(), vec![None]);
+    for read in &of_program {
+        for _ in percentiles.len() as u64..tenths(read) {
+            times.sort_unstable();
+            percentiles.push(times.get((times.len() * 95).div_ceil(100).saturating_sub(1)).copied());
+        }
+        times.push(read.ns);
+    }
+    let (mut kept_below, mut dropped_above, mut above) = (0, 0, 0);
+    for read in &of_program {
+        let is_kept = slow.contains(&read.offset);
+        // At first each read moves the percentile.
+        if read.begin - first < 2 * READING_MAX {
+            continue;
+        }
+        // Those that a reading of this time can have had.
+        let at = tenths(read) as usize;
+        let readings = &percentiles[at.saturating_sub((READING_MAX / TENTH) as usize)..at];
+        let Some((least, most)) = readings.iter().flatten().min().zip(readings.iter().flatten().max()) else {
+            panic!("no percentile after {} ns", read.begin - first);
+        };
+        // A bucket is 12.5 % wide, and the program's clock includes what is around the call.
+        kept_below += usize::from(is_kept && read.ns < least * 9 / 10);
+        if read.ns > most * 5 / 4 {
+            above += 1;
+            dropped_above += usize::from(!is_kept);
+        }
+    }
+    println!(
+        "{reads} reads in {} ms: {} kept, {above} clearly above the percentile, {dropped_above} of them dropped",
+        (of_program[of_program.len() - 1].begin - first) / 1_000_000,
+        slow.len()
+    );
+    assert_eq!(kept_below, 0);
+    assert!(slow.len() as u64 > reads / 200 && (slow.len() as u64) < reads / 10, "{} kept", slow.len());
+    assert!(above > 0 && dropped_above <= above / 20, "{dropped_above} of {above} dropped");
 }
 
 #[test]

@@ -89,6 +89,7 @@ mod progress;
 mod publishing;
 mod remote_links;
 mod replay;
+mod request_totals;
 mod rocksdb;
 mod secrets;
 mod secured;

@@ -218,7 +218,8 @@ fn assert_named(services: &[&Service; 3], prometheus: &Prometheus) {
     // The metrics that are exposed are those in the docs. Those of daemons are checked in
     // `tests/daemons.rs`, those of NBD clients in `tests/two_nodes.rs`, those of USDT events in
     // `tests/postgres.rs`, those of a flight recorder in `tests/flight_recorder.rs`, those of a budget in
-    // `tests/budget.rs`, those of changes in `tests/ctl.rs`.
+    // `tests/budget.rs`, those of changes and percentiles in `tests/ctl.rs`, those of totals in
+    // `tests/request_totals.rs`.
     let checked_elsewhere = |name: &String| {
         metrics::is_lttng_family(name)
             || metrics::is_nbd_family(name)
@@ -226,6 +227,8 @@ fn assert_named(services: &[&Service; 3], prometheus: &Prometheus) {
             || metrics::is_flight_family(name)
             || metrics::is_budget_family(name)
             || metrics::is_ctl_family(name)
+            || metrics::is_totals_family(name)
+            || metrics::is_percentile_family(name)
     };
     let documented: BTreeSet<_> =
         metrics::documented_families().into_iter().filter(|name| !checked_elsewhere(name)).collect();

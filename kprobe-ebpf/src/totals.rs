@@ -6,6 +6,7 @@
 //!
 //! *Key.* The task that allocates a request is the submitter (block_io_start); where the kernel has no such hook, the
 //! task that issues it. A workqueue's worker is called `kworker`, because its name changes with each item of work.
+//! With `totals_by_disk` a key has no submitter.
 //!
 //! *Invariant*: a request is counted once, at its last completion, as `block::request` defines it; its time in the
 //! queue and in the device are those between the three hooks. A total belongs to one CPU and one program. So no
@@ -165,6 +166,9 @@ fn add(histogram: &mut [u32; BUCKETS], ns: u64) {
 /// Returns the key of a request that the current task submits.
 #[inline(always)]
 fn key(disk: u32, operation: u32) -> TotalKey {
+    if setting!(totals_by_disk) != 0 {
+        return TotalKey { program: [0; 2], cgroup: 0, disk, operation };
+    }
     let task = task::current();
     // SAFETY: the current task is typed.
     let program = unsafe {

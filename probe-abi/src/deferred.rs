@@ -1,7 +1,8 @@
 //! Deferred operations: the records of an operation wait in the kernel until it ends, and only then is it
 //! decided whether they are kept.
 //!
-//! *In*: the rules, by operation, and why an operation ended as it did. *Out*: the verdict about it.
+//! *In*: the rules, by operation, and why an operation ended as it did. *Out*: the verdict about it, and the times of
+//! operations whose rule compares them with each other.
 //! *Invariant*: the records of an operation reach the ring all or not at all. An operation that outgrows its
 //! place is kept.
 //!
@@ -105,7 +106,12 @@ pub const fn verdict_of(begin: u64, reason: u64, records: u64) -> u64 {
 
 /// Name of the map with the rules.
 pub const KEEP_RULES_MAP: &str = "KEEP_RULES";
-/// Word of the first system call, by its number: an operation that takes as many ns is kept.
+/// Bits of an operation's word that are a time in ns: an operation that takes as long is kept. With all of them, none is.
+pub const KEEP_NS: u64 = (1 << KEEP_HISTOGRAM_SHIFT) - 1;
+/// First of the bits that number the histogram of [`KEEP_LATENCIES_MAP`] that counts the operation's time, from 1. With
+/// none of them, no histogram does.
+pub const KEEP_HISTOGRAM_SHIFT: u32 = 56;
+/// Word of the first system call, by its number.
 pub const KEEP_SYSCALLS: u32 = 0;
 /// Word of the first operation of io_uring (`IORING_OP_*`, below 64).
 pub const KEEP_URING: u32 = crate::settings::SYSCALL_NUMBERS as u32;
@@ -115,6 +121,12 @@ pub const KEEP_LIBAIO: u32 = KEEP_URING + 64;
 pub const KEEP_FAILED: u32 = KEEP_LIBAIO + 16;
 /// Words of the map.
 pub const KEEP_WORDS: usize = KEEP_FAILED as usize + 1;
+
+/// Name of the map with the histograms: per CPU, operations by the bucket of their time
+/// ([`bucket_of`](crate::totals::bucket_of)).
+pub const KEEP_LATENCIES_MAP: &str = "KEEP_LATENCIES";
+/// Histograms of the map: 16,000 bytes for each CPU. The map has one if no operation is deferred.
+pub const KEEP_HISTOGRAMS: usize = 8;
 
 /// Bit of the word of [`HEAD_SAMPLING_MAP`](crate::head_sampling::HEAD_SAMPLING_MAP): operations that are not
 /// drawn are left out when they begin. What is deferred already stays.

@@ -11,10 +11,13 @@
 //! *Rejected*: settings as messages to the reader. It waits while its subscriber accepts no more, and that is
 //! when a user asks for less.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use aya::Ebpf;
 use blkkin_probe_abi::counters::COUNTERS;
+use blkkin_wire::clock::DurationNs;
 use blkkin_wire::head_sampling::HeadSampling;
 
 use crate::budget::{Budget, BudgetKeeper, BudgetStatus};
@@ -41,6 +44,12 @@ pub struct CaptureSettings {
 /// Handle that changes the settings of a trace with head sampling.
 #[derive(Clone)]
 pub struct CaptureControl(Arc<Mutex<Capture>>);
+
+impl fmt::Debug for CaptureControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings().fmt(f)
+    }
+}
 
 struct Capture {
     settings: CaptureSettings,
@@ -85,9 +94,16 @@ impl CaptureControl {
         self.lock().budget.as_ref().map(BudgetKeeper::status)
     }
 
-    /// Takes the counters of now into account.
+    /// Returns the rules that compare operations with each other, as they are written on the command line, each with the
+    /// time from which an operation counts as slow now; none if none does.
+    pub fn percentile_limits(&self) -> Vec<(String, Option<DurationNs>)> {
+        self.lock().rules.as_ref().map_or_else(Vec::new, KeepRules::limits)
+    }
+
+    /// Takes the counters of now into account, and what ended in the last minute.
     pub(crate) fn update(&self, kernel: &[u64; COUNTERS]) -> Result<(), TracerError> {
-        let Capture { ratio, budget, .. } = &mut *self.lock();
+        let Capture { ratio, budget, rules, .. } = &mut *self.lock();
+        rules.as_mut().map_or(Ok(()), |rules| rules.update(Instant::now()))?;
         budget.as_mut().map_or(Ok(()), |budget| budget.update(kernel, ratio))
     }
 

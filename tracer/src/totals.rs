@@ -37,7 +37,7 @@ use crate::stats::counters::KernelCounters;
 const KINDS: [AttachKind; 2] = [AttachKind::TpBtf, AttachKind::RawTp];
 
 /// Maps of the programs that record, which are not loaded here: as small as a map can be.
-const UNUSED_MAPS: [&str; 10] = [
+const UNUSED_MAPS: [&str; 11] = [
     "BIOS",
     "REQUESTS",
     "SINGLE_BIO_REQUESTS",
@@ -48,17 +48,28 @@ const UNUSED_MAPS: [&str; 10] = [
     "NAMES",
     "TLS_SLOTS",
     "DEFERRED_OPERATIONS",
+    "KEEP_LATENCIES",
 ];
 
 /// Maps of the programs that count, which the loader of the others makes as small as a map can be.
 pub(crate) const MAPS: [&str; 3] = ["TOTAL_KEYS", "TOTAL_SUMS", "TOTAL_REQUESTS"];
 
+/// Kind of the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// Submitter, disk and operation.
+    Submitter,
+    /// Disk and operation alone: never more keys than there are places, however many programs start.
+    Disk,
+}
+
 /// Key of requests that are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestKey {
-    /// Name of the process that submitted the requests. `kworker` stands for all workqueues.
+    /// Name of the process that submitted the requests; empty with [`KeyKind::Disk`]. `kworker` stands for all
+    /// workqueues.
     pub program: Box<str>,
-    /// Id of its cgroup.
+    /// Id of its cgroup; 0 with [`KeyKind::Disk`].
     pub cgroup: u64,
     /// Disk of the requests.
     pub disk: DeviceId,
@@ -183,12 +194,12 @@ unsafe impl<T: Plain> aya::Pod for Words<T> {}
 
 impl RequestCounter {
     /// Loads and attaches the programs; `config` has the filter by device.
-    pub fn load(config: &TracerConfig) -> Result<RequestCounter, TracerError> {
+    pub fn load(config: &TracerConfig, keys: KeyKind) -> Result<RequestCounter, TracerError> {
         privilege::check()?;
         let types = layout::resolve()?;
         let mut first = None;
         for kind in KINDS {
-            match RequestCounter::load_as(config, kind, &types) {
+            match RequestCounter::load_as(config, keys, kind, &types) {
                 Err(error @ TracerError::Probe { .. }) => drop(first.get_or_insert(error)),
                 other => return other,
             }
@@ -198,6 +209,7 @@ impl RequestCounter {
 
     fn load_as(
         config: &TracerConfig,
+        key_kind: KeyKind,
         kind: AttachKind,
         types: &KernelTypes,
     ) -> Result<RequestCounter, TracerError> {
@@ -205,6 +217,7 @@ impl RequestCounter {
         let btf = kernel::btf()?;
         let settings = Settings {
             legacy_request_start: types.uses_legacy_request_start().into(),
+            totals_by_disk: (key_kind == KeyKind::Disk).into(),
             ..config.settings(identity::source().epoch)?
         };
         let mut loader = EbpfLoader::new();

@@ -1,6 +1,6 @@
 //! `--keep`: rules by which operations are kept when they end, though head sampling does not draw them.
 
-use blkkin_tracer::keep::{KeepRule, KeptOperations};
+use blkkin_tracer::keep::{KeepRule, KeptOperations, PERCENTILES_MAX, Percentile};
 use blkkin_wire::async_io;
 use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::syscalls::SyscallId;
@@ -19,7 +19,16 @@ pub(crate) fn rules(args: &FilterArgs) -> Result<Vec<KeepRule>, CliError> {
             "--keep 10ms,failed",
         ));
     }
-    args.keep.iter().map(|rule| parse(rule.trim())).collect()
+    let rules = args.keep.iter().map(|rule| parse(rule.trim())).collect::<Result<Vec<_>, _>>()?;
+    let percentiles = rules.iter().filter(|rule| matches!(rule, KeepRule::SlowerThanMost(..))).count();
+    if percentiles > PERCENTILES_MAX {
+        return Err(CliError::usage(
+            format!("{percentiles} rules with a percentile for --keep"),
+            format!("the kernel side compares operations for at most {PERCENTILES_MAX} rules"),
+            "--keep 'read>p99.9,write>p99.9,sync>p99.9'; read, write and sync mean all operations of that kind",
+        ));
+    }
+    Ok(rules)
 }
 
 /// Refuses rules without head sampling, which records everything.
@@ -34,25 +43,34 @@ pub(super) fn check(keep: &[KeepRule], sampling: Option<HeadSampling>) -> Result
     ))
 }
 
-/// Parses `failed`, `TIME` or `OPERATION>TIME`.
+/// Parses `failed`, `LIMIT` or `OPERATION>LIMIT`, of which LIMIT is a time or a percentile.
 fn parse(rule: &str) -> Result<KeepRule, CliError> {
     if rule == "failed" {
         return Ok(KeepRule::Failed);
     }
-    let (operations, time) = match rule.split_once('>') {
-        Some((name, time)) => (KeptOperations::named(name).ok_or_else(|| unknown(name, time))?, time),
-        None if rule.starts_with(|first: char| first.is_ascii_digit() || first == '.') => {
-            (KeptOperations::All, rule)
-        }
+    let is_number = |text: &str| text.starts_with(|first: char| first.is_ascii_digit() || first == '.');
+    let (operations, limit) = match rule.split_once('>') {
+        Some((name, limit)) => (KeptOperations::named(name).ok_or_else(|| unknown(name, limit))?, limit),
+        None if is_number(rule.strip_prefix('p').unwrap_or(rule)) => (KeptOperations::All, rule),
         None => {
             return Err(CliError::usage(
                 format!("bad rule `{rule}` for --keep"),
-                "a rule is a time, an operation with a time, or `failed`",
-                "--keep '10ms,fsync>20ms,failed'",
+                "a rule is a time, a percentile, an operation with one of these, or `failed`",
+                "--keep '10ms,fsync>20ms,read>p99.9,failed'",
             ));
         }
     };
-    Ok(KeepRule::SlowerThan(operations, units::duration("--keep", time)?))
+    let Some(digits) = limit.strip_prefix('p') else {
+        return Ok(KeepRule::SlowerThan(operations, units::duration("--keep", limit)?));
+    };
+    let percentile = Percentile::parse(digits).ok_or_else(|| {
+        CliError::usage(
+            format!("bad percentile `{limit}` for --keep"),
+            "it must be above 0 and below 100, with at most three digits behind the point",
+            "--keep 'read>p99.9'",
+        )
+    })?;
+    Ok(KeepRule::SlowerThanMost(operations, percentile))
 }
 
 fn unknown(name: &str, time: &str) -> CliError {
@@ -84,6 +102,10 @@ mod tests {
         assert_eq!(parse("read>2us").unwrap(), slower(KeptOperations::Reads, 2_000));
         let named = KeptOperations::named("io_uring read").unwrap();
         assert_eq!(parse("io_uring read>1ms").unwrap(), slower(named, 1_000_000));
+        let most =
+            |operations, digits| KeepRule::SlowerThanMost(operations, Percentile::parse(digits).unwrap());
+        assert_eq!(parse("p99").unwrap(), most(KeptOperations::All, "99"));
+        assert_eq!(parse("sync>p99.9").unwrap(), most(KeptOperations::Syncs, "99.900"));
         assert_eq!(parse("fsnyc>1ms").unwrap_err().remedy, "--keep 'fsync>1ms'");
         assert!(parse("connect>1ms").unwrap_err().remedy.contains("all operations of that kind"));
         for bad in [
@@ -98,6 +120,13 @@ mod tests {
             "-1ms",
             "fsync>1ms>2ms",
             "fsync<1ms",
+            "p",
+            "p.9",
+            "p100",
+            "pread64",
+            "fsync>p",
+            "fsync>p0",
+            "fsync>p99ms",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
@@ -109,6 +138,10 @@ mod tests {
         let kept = rules(&args("1ms")).unwrap();
         assert!(check(&kept, HeadSampling::from_one_in(2)).is_ok() && check(&[], None).is_ok());
         assert!(check(&kept, None).unwrap_err().remedy.contains("--slower-than"));
+        let many: Vec<String> = (1..=PERCENTILES_MAX + 1).map(|n| format!("p{n}")).collect();
+        let many = |count: usize| FilterArgs { keep: many[..count].to_vec(), ..FilterArgs::default() };
+        assert!(rules(&many(PERCENTILES_MAX)).is_ok());
+        assert!(rules(&many(PERCENTILES_MAX + 1)).unwrap_err().why.contains("at most 8"));
         assert!(
             rules(&FilterArgs { errors_only: true, ..args("1ms") })
                 .unwrap_err()

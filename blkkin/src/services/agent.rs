@@ -33,6 +33,8 @@ mod metrics;
 mod pipeline;
 mod port;
 mod replay;
+mod request_totals;
+
 mod runtime_control;
 mod send;
 mod send_totals;
@@ -175,7 +177,7 @@ fn serve(
     mut control: ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let systemd = Systemd::from_env();
-    let LoadedTracer { tracer, sources, devices, control_socket } = loaded;
+    let LoadedTracer { tracer, sources, devices, control_socket, totals } = loaded;
     let lttng_metrics = sources.lttng.as_ref().map(|(_, metrics)| metrics.clone());
     let usdt_metrics = sources.usdt.as_ref().map(|(_, metrics)| metrics.clone());
     let source_metrics = (lttng_metrics, usdt_metrics);
@@ -186,8 +188,11 @@ fn serve(
         Explained::start(tracer.device_bytes(), devices),
         tracer.unread_modules(),
     ));
+    totals.into_iter().for_each(|totals| metrics.set_totals(totals));
     tracer.budget().into_iter().for_each(|status| metrics.set_budget(status));
-    let capture = tracer.capture().filter(|_| args.is_controlled());
+    let capture = tracer.capture();
+    capture.iter().for_each(|capture| metrics.set_capture(capture.clone()));
+    let capture = capture.filter(|_| args.is_controlled());
     let runtime_control =
         capture.map(|capture| RuntimeControl::start(args, capture, control_socket)).transpose()?;
     runtime_control.iter().for_each(|control| metrics.set_control(control.clone()));

@@ -95,6 +95,16 @@ pub(crate) fn is_ctl_family(family: &str) -> bool {
     family.starts_with("blkkin_ctl_")
 }
 
+/// Returns whether only an agent with `--totals` has the family.
+pub(crate) fn is_totals_family(family: &str) -> bool {
+    family.starts_with("blkkin_request")
+}
+
+/// Returns whether only an agent with a percentile in `--keep` has the family.
+pub(crate) fn is_percentile_family(family: &str) -> bool {
+    family == "blkkin_keep_percentile_seconds"
+}
+
 /// Returns whether only an agent with `--nbd` has the family.
 pub(crate) fn is_nbd_family(family: &str) -> bool {
     family.starts_with("blkkin_nbd_")

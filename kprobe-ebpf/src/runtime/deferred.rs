@@ -23,7 +23,7 @@ use super::percpu::PerCpuState;
 use super::ring;
 use super::settings::setting;
 use super::table;
-use aya_ebpf::btf_maps::Array;
+use aya_ebpf::btf_maps::{Array, PerCpuArray};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::Plain;
@@ -32,6 +32,7 @@ use blkkin_probe_abi::deferred::*;
 use blkkin_probe_abi::in_flight::{Set, WAYS, set_of};
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
+use blkkin_probe_abi::totals::{BUCKETS, bucket_of};
 use blkkin_probe_abi::wait::TAG_WAITS;
 
 #[btf_map]
@@ -39,6 +40,9 @@ static DEFERRED_OPERATIONS: Array<Set<DeferredOperation>, DEFERRED_SETS> = Array
 
 #[btf_map]
 static KEEP_RULES: Array<u64, KEEP_WORDS> = Array::new();
+
+#[btf_map]
+static KEEP_LATENCIES: PerCpuArray<[u64; BUCKETS], KEEP_HISTOGRAMS> = PerCpuArray::new();
 
 /// Bits of a final verdict that number its reason from 1, in the order of the counters.
 const REASON_MASK: u64 = 3;
@@ -71,19 +75,37 @@ pub fn is_on() -> bool {
 }
 
 /// Returns the verdict that an operation deserves by its end: the word of its rule, whether it failed, and
-/// how long it took.
+/// how long it took. A rule that compares operations with each other counts the time.
 #[inline(always)]
 pub fn verdict(rule: u32, failed: bool, ns: u64) -> u64 {
+    let rule = word(rule);
+    if rule >> KEEP_HISTOGRAM_SHIFT != 0 {
+        count_latency(rule >> KEEP_HISTOGRAM_SHIFT, ns);
+    }
     if failed && word(KEEP_FAILED) != 0 {
         return VERDICT_FAILED;
     }
-    if ns >= word(rule) { VERDICT_SLOW } else { VERDICT_DROP }
+    if ns >= rule & KEEP_NS { VERDICT_SLOW } else { VERDICT_DROP }
 }
 
 #[inline(always)]
 fn word(index: u32) -> u64 {
     // SAFETY: a word of the map.
-    KEEP_RULES.get_ptr_mut(index).map_or(u64::MAX, |word| unsafe { core::ptr::read_volatile(word) })
+    KEEP_RULES.get_ptr_mut(index).map_or(KEEP_NS, |word| unsafe { core::ptr::read_volatile(word) })
+}
+
+/// Counts the time of an operation in this histogram. Atomic, because an operation may end in an interrupt of a program
+/// that counts another one. Inline: where a bio ends the stack has no room for a further function.
+#[inline(always)]
+fn count_latency(histogram: u64, ns: u64) {
+    let Some(counts) = KEEP_LATENCIES.get_ptr_mut(histogram as u32 - 1) else { return };
+    let mut bucket = bucket_of(ns);
+    // SAFETY: changes nothing; the compiler no longer knows the result's limit, which the verifier does not find.
+    unsafe { core::arch::asm!("{0} = {0}", inout(reg) bucket, options(nomem, nostack, preserves_flags)) };
+    if bucket < BUCKETS {
+        // SAFETY: a word of the map, by the comparison.
+                unsafe { fetch_add(counts.cast::<u64>().add(bucket), 1) };
+    }
 }
 
 /// Counts an operation that is kept for a reason.

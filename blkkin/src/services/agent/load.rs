@@ -3,6 +3,7 @@
 use blkkin_tracer::{Tracer, TracerConfig};
 use blkkin_wire::ids::DeviceId;
 
+use super::request_totals::RequestTotals;
 use super::runtime_control::ControlSocket;
 use crate::cli::AgentArgs;
 use crate::error::CliError;
@@ -20,6 +21,8 @@ pub(super) struct LoadedTracer {
     pub(super) devices: Vec<DeviceId>,
     /// Socket of `blkkin ctl`. It is bound before capabilities are dropped.
     pub(super) control_socket: Option<ControlSocket>,
+    /// Totals of requests, with `--totals`.
+    pub(super) totals: Option<RequestTotals>,
 }
 
 /// Validates the options, then loads and attaches everything that needs privileges.
@@ -49,7 +52,8 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let usdt = usdt_probes.attach(&mut tracer)?.map(|source| (source, UsdtMetrics::default()));
     let sources = EventSources { lttng, usdt, scope };
     let control_socket = ControlSocket::open(args)?;
-    Ok(LoadedTracer { tracer, sources, devices: config.filter.devices, control_socket })
+    let totals = args.totals.then(|| RequestTotals::load(&config)).transpose()?;
+    Ok(LoadedTracer { tracer, sources, devices: config.filter.devices, control_socket, totals })
 }
 
 impl LoadedTracer {

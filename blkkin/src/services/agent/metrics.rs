@@ -12,6 +12,7 @@ use blkkin_bus::kafka::{DeliveryStats, EVENTS};
 use blkkin_bus::spool::SpoolStats;
 use blkkin_tracer::attach::modules::UnreadModules;
 use blkkin_tracer::budget::BudgetStatus;
+use blkkin_tracer::capture::CaptureControl;
 use blkkin_tracer::enrich::nbd::NbdStatsHandle;
 use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::crash_report::CrashedRun;
@@ -21,6 +22,7 @@ mod families;
 use super::budget::BudgetReport;
 use super::flight_recorder::{DumpCause, DumpControl, TooSoon};
 use super::guests::GuestStats;
+use super::request_totals::RequestTotals;
 use super::runtime_control::RuntimeControl;
 use crate::service::{ClusterWait, DumpAnswer, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
 use crate::sources::lttng::LttngMetrics;
@@ -46,10 +48,14 @@ pub(crate) struct AgentMetrics {
     flight_recorder: OnceLock<Arc<DumpControl>>,
     /// Report of the budget, with `--budget`.
     budget: OnceLock<BudgetReport>,
+    /// Settings that may change, with head sampling.
+    capture: OnceLock<CaptureControl>,
     /// Counters of changes, with `--ctl` or `--ctl-topic`.
     control: OnceLock<RuntimeControl>,
     /// Counters of guests, with `--guests`.
     guests: OnceLock<Arc<GuestStats>>,
+    /// Totals of requests, with `--totals`.
+    totals: OnceLock<RequestTotals>,
     explained: Mutex<Explained>,
     unread_modules: UnreadModules,
 }
@@ -88,8 +94,10 @@ impl AgentMetrics {
             nbd,
             flight_recorder: OnceLock::new(),
             budget: OnceLock::new(),
+            capture: OnceLock::new(),
             control: OnceLock::new(),
             guests: OnceLock::new(),
+            totals: OnceLock::new(),
             explained,
             unread_modules,
         }
@@ -100,6 +108,7 @@ impl AgentMetrics {
         self.heartbeat.beat();
         self.explained().sample();
         self.budget.get().into_iter().for_each(BudgetReport::log_change);
+        self.totals.get().into_iter().for_each(RequestTotals::read_in_time);
         let mut snapshot = self.snapshot();
         (snapshot.stats, snapshot.bus) = (stats.clone(), bus);
     }
@@ -135,10 +144,22 @@ impl AgentMetrics {
         self.cluster_wait.get().and_then(ClusterWait::status).is_some()
     }
 
+    /// Sets the totals of requests.
+    pub(super) fn set_totals(&self, totals: RequestTotals) {
+        // It is set once.
+        let _ = self.totals.set(totals);
+    }
+
     /// Sets what the budget does.
     pub(crate) fn set_budget(&self, status: BudgetStatus) {
         // It is set once.
         let _ = self.budget.set(BudgetReport::new(status));
+    }
+
+    /// Sets the settings that may change.
+    pub(crate) fn set_capture(&self, capture: CaptureControl) {
+        // It is set once.
+        let _ = self.capture.set(capture);
     }
 
     /// Sets the counters of changes by `blkkin ctl`.
@@ -287,8 +308,10 @@ impl ServiceStatus for AgentMetrics {
         families.extend(self.nbd.iter().flat_map(|nbd| families::of_nbd(&nbd.get())));
         families.extend(self.flight_recorder.get().into_iter().flat_map(|control| control.metric_families()));
         families.extend(self.budget.get().into_iter().flat_map(BudgetReport::metric_families));
+        families.extend(self.capture.get().and_then(families::of_percentiles));
         families.extend(self.control.get().into_iter().flat_map(RuntimeControl::metric_families));
         families.extend(self.guests.get().into_iter().flat_map(|guests| guests.metric_families()));
+        families.extend(self.totals.get().into_iter().flat_map(RequestTotals::metric_families));
         families
     }
 

@@ -283,7 +283,7 @@ impl Controller {
 
     fn state(&self, now: Instant) -> State {
         let left = self.schedule.left(now).map(|left| left.as_millis() as u64);
-        let budget = self.capture.budget();
+        let (budget, limits) = (self.capture.budget(), self.capture.percentile_limits());
         State {
             now: self.schedule.now().clone(),
             afterwards: left.map(|left| (self.schedule.lasting.clone(), left)),
@@ -294,6 +294,7 @@ impl Controller {
                 None => self.capture.settings().sample.one_in(),
             },
             keep_suspended: budget.as_ref().is_some_and(BudgetStatus::keep_suspended),
+            percentiles: limits.into_iter().map(|(rule, slow)| (rule, slow.map(|slow| slow.0))).collect(),
             changes: self.changes.iter().cloned().collect(),
         }
     }

@@ -1,13 +1,15 @@
-//! Metric families of the spool, thread contexts, NBD and crashed runs.
+//! Metric families of the spool, thread contexts, NBD, rules with a percentile, and crashed runs.
 
 use std::time::SystemTime;
 
 use blkkin_bus::spool::SpoolStats;
+use blkkin_tracer::capture::CaptureControl;
 use blkkin_tracer::enrich::nbd::NbdStats;
 use blkkin_wire::batch::SourceStats;
+use blkkin_wire::clock::DurationNs;
 use blkkin_wire::crash_report::{CrashedRun, RecordCounts};
 
-use crate::service::{MetricFamily, MetricKind};
+use crate::service::{MetricFamily, MetricKind, Sample};
 
 /// Returns the families of the spool.
 pub(super) fn of_spool(counts: &SpoolStats, failures: u64) -> Vec<MetricFamily> {
@@ -144,6 +146,20 @@ pub(super) fn of_nbd(metrics: &NbdStats) -> [MetricFamily; 5] {
             metrics.retransmits,
         ),
     ]
+}
+
+/// Returns the limits of the rules with a percentile that keep something now; none if there is no such rule.
+pub(super) fn of_percentiles(capture: &CaptureControl) -> Option<MetricFamily> {
+    let limits = capture.percentile_limits();
+    let sample = |(rule, slow): (String, Option<DurationNs>)| {
+        Some((vec![("rule", rule)], Sample::Number(slow?.0 as f64 / 1e9)))
+    };
+    (!limits.is_empty()).then(|| MetricFamily {
+        name: "keep_percentile_seconds",
+        help: "Time from which --keep keeps an operation, by the rule with a percentile",
+        kind: MetricKind::Gauge,
+        samples: limits.into_iter().filter_map(sample).collect(),
+    })
 }
 
 /// Returns the families of crashed runs. Unknown losses have no value; their runs are counted.
