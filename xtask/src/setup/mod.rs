@@ -54,7 +54,7 @@ pub(crate) fn run_during<T>(
         println!("setup: nothing to do");
         return work();
     }
-    let _alone = lock(workspace)?;
+    let alone = lock(workspace)?;
     // Another set-up may have finished while this one waited for the lock.
     let plan = Plan::of(workspace, purposes);
     plan.print();
@@ -62,9 +62,14 @@ pub(crate) fn run_during<T>(
     plan.install(workspace, &mut timings)?;
     std::thread::scope(|scope| {
         let fetched = scope.spawn(move || {
-            plan.fetch(workspace, &mut timings)?;
-            println!("setup: done ({})", timings.summary());
-            Ok(())
+            let fetched = plan.fetch(workspace, &mut timings);
+            drop(alone);
+            match &fetched {
+                Ok(()) => println!("setup: done ({})", timings.summary()),
+                // At once: the work may go on for long.
+                Err(error) => eprintln!("setup: {error:#}"),
+            }
+            fetched
         });
         let done = work();
         fetched.join().unwrap_or_else(|_| bail!("the set-up panicked")).and(done)

@@ -10,9 +10,9 @@
 //! | guests | a subset of the system tests inside other kernels, and what such kernels reject (`vm`) | caller |
 //! | system | the other modules of `blkkin/tests/`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
 //!
-//! The guests, the instruction counts, the fuzz targets and the waiting tests run together with the quick tests and the tests of
-//! services, which leave half of two CPUs idle or wait for a broker or a time limit. Tests that measure time, or count what the
-//! kernel side lost, run alone. What runs with others is reported after them.
+//! The guests, the instruction counts and the waiting tests run together with the quick tests and the tests of services, which
+//! leave half of two CPUs idle or wait for a broker or a time limit. Tests that count what the kernel side lost run alone, but
+//! for the fuzz targets, which take only CPU time that no other process wants. What runs with others is reported after them.
 //!
 //! *Rejected*: guests on the CPUs that the system tests leave idle (SCHED_IDLE), and services together
 //! with quick tests. A guest that waits for a CPU for seconds does not start a tracer within the 60 s
@@ -32,7 +32,7 @@ mod stats;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Sender};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 use crate::bench::callgrind::{self, Gate};
 use crate::dist;
@@ -87,12 +87,24 @@ fn run_tiers(
     if let Err(error) = timings.time("class archive", || archive_classes(workspace)) {
         println!("no archive of the broker's classes for the tests: {error:#}");
     }
-    let run_tier = |tier: Tier, stats: &mut TestStats| {
-        for program in programs.iter().filter(|program| program.tier == tier) {
-            runner::run(workspace, program, filter, stats)
-                .unwrap_or_else(|error| stats.add_error(&program.name, &error));
-        }
-    };
+    std::thread::scope(|scope| {
+        let fuzzed = scope.spawn(|| fuzz::run_briefly(workspace, filter));
+        run_together(workspace, &programs, filter, guests, (&mut *stats, &mut *timings));
+        timings.time("system tests", || run_tier(workspace, &programs, filter, Tier::System, stats));
+        let runs = timings.time("rest of the fuzz targets", || fuzzed.join());
+        fuzz_targets(runs.unwrap_or_else(|_| Err(anyhow!("the thread panicked"))), stats);
+    });
+    Ok(())
+}
+
+/// Runs the tests that leave CPUs idle, together with the guests and the instruction counts.
+fn run_together(
+    workspace: &Workspace,
+    programs: &[TestProgram],
+    filter: Option<&str>,
+    guests: Guests,
+    (stats, timings): (&mut TestStats, &mut Timings),
+) {
     std::thread::scope(|scope| {
         let (reports, received) = mpsc::channel::<Report>();
         if filter.is_none_or(|filter| "callgrind".contains(filter)) {
@@ -103,27 +115,33 @@ fn run_tiers(
                 let _ = reports.send(Box::new(move |stats| instructions(gate, stats)));
             });
         }
-        let fuzzed = reports.clone();
-        scope.spawn(move || {
-            let runs = fuzz::run_briefly(workspace, filter);
-            let _ = fuzzed.send(Box::new(move |stats| fuzz_targets(runs, stats)));
-        });
-        let programs = &programs;
         let waiting = reports.clone();
         scope.spawn(move || run_waiting(workspace, programs, filter, &waiting));
         scope.spawn(move || guests(workspace, programs, filter, reports));
         timings.time("quick tests", || {
-            run_tier(Tier::Quick, stats);
+            run_tier(workspace, programs, filter, Tier::Quick, stats);
             runner::run_documentation(workspace, filter, stats)
                 .unwrap_or_else(|error| stats.add_error("documentation", &error));
         });
-        timings.time("services", || run_tier(Tier::Service, stats));
+        timings.time("services", || run_tier(workspace, programs, filter, Tier::Service, stats));
         timings.time("rest of what runs with them", || {
             received.into_iter().for_each(|report| report(stats));
         });
     });
-    timings.time("system tests", || run_tier(Tier::System, stats));
-    Ok(())
+}
+
+/// Runs the tests of one tier.
+fn run_tier(
+    workspace: &Workspace,
+    programs: &[TestProgram],
+    filter: Option<&str>,
+    tier: Tier,
+    stats: &mut TestStats,
+) {
+    for program in programs.iter().filter(|program| program.tier == tier) {
+        runner::run(workspace, program, filter, stats)
+            .unwrap_or_else(|error| stats.add_error(&program.name, &error));
+    }
 }
 
 /// Builds the static programs of the tests, and the tests.
