@@ -157,8 +157,8 @@ pub(crate) struct AgentArgs {
     /// N, where it would take more
     #[arg(long, value_name = "SHARE", help_heading = "How to trace", conflicts_with = "replay")]
     pub(crate) budget: Option<String>,
-    /// Count each block request in the kernel too, whatever is recorded: exact histograms by disk and operation, in
-    /// the metrics (--metrics)
+    /// Count every block request in the kernel, also those that are not recorded, and export histograms by disk and
+    /// operation as metrics (--metrics)
     #[arg(long, help_heading = "How to trace", conflicts_with = "replay")]
     pub(crate) totals: bool,
     /// Let `blkkin ctl` change --sample, --keep and --budget while the agent runs, by this Unix socket; without

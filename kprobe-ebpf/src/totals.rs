@@ -2,11 +2,11 @@
 //! record of each request.
 //!
 //! *In*: a request's start, issue and completion. *Out*: [`Total`]s, which user space reads once a second; nothing
-//! goes through a ring. These programs are attached alone, without those that record.
+//! goes through a ring. These programs are an object of their own, without those that record.
 //!
 //! *Key.* The task that allocates a request is the submitter (block_io_start); where the kernel has no such hook, the
 //! task that issues it. A workqueue's worker is called `kworker`, because its name changes with each item of work.
-//! With `totals_by_disk` a key has no submitter.
+//! With `disk_total_sets` a key has no submitter.
 //!
 //! *Invariant*: a request is counted once, at its last completion, as `block::request` defines it; its time in the
 //! queue and in the device are those between the three hooks. A total belongs to one CPU and one program. So no
@@ -22,6 +22,7 @@ use crate::block::new_request::OPF_PREFLUSH;
 use crate::block::request::{OP_FLUSH, OP_MASK};
 use crate::block::{device, passthrough};
 use crate::runtime::atomic::compare_exchange;
+use crate::runtime::bucket::bounded_bucket;
 use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
@@ -153,12 +154,7 @@ pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
 
 #[inline(always)]
 fn add(histogram: &mut [u32; BUCKETS], ns: u64) {
-    let mut bucket = bucket_of(ns);
-    // SAFETY: changes nothing; the compiler no longer knows the result's limit, which the verifier does not find.
-    unsafe {
-        core::arch::asm!("{0} = {0}", inout(reg) bucket, options(nomem, nostack, preserves_flags));
-    }
-    if bucket < BUCKETS {
+    if let Some(bucket) = bounded_bucket(ns) {
         histogram[bucket] += 1;
     }
 }
@@ -166,7 +162,7 @@ fn add(histogram: &mut [u32; BUCKETS], ns: u64) {
 /// Returns the key of a request that the current task submits.
 #[inline(always)]
 fn key(disk: u32, operation: u32) -> TotalKey {
-    if setting!(totals_by_disk) != 0 {
+    if setting!(disk_total_sets) != 0 {
         return TotalKey { program: [0; 2], cgroup: 0, disk, operation };
     }
     let task = task::current();
@@ -185,7 +181,8 @@ fn key(disk: u32, operation: u32) -> TotalKey {
 /// Returns the position of a key's total, which gets a place if there is one.
 #[inline(always)]
 fn position(key: &TotalKey) -> u32 {
-    let number = set_of(key);
+    let sets = setting!(disk_total_sets);
+    let number = if sets != 0 { set_of(key) & (sets - 1) } else { set_of(key) };
     let Some(set) = TOTAL_KEYS.get_ptr_mut(number) else { return OTHERS };
     let mut way = 0;
     while way < KEY_WAYS {

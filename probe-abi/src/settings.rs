@@ -98,8 +98,9 @@ pub struct Settings {
     pub timed: u32,
     /// 1: operations are deferred until they end: see [`deferred`](crate::deferred).
     pub defers: u32,
-    /// 1: totals of requests are by disk and operation alone: see [`totals`](crate::totals).
-    pub totals_by_disk: u32,
+    /// Sets of keys of totals that are by disk and operation alone, a power of two; 0: totals have a submitter, and
+    /// [`KEY_SETS`](crate::totals::KEY_SETS).
+    pub disk_total_sets: u32,
     /// Operations of io_uring that are traced: bit n is operation n (`IORING_OP_*`).
     pub async_operations: u64,
     /// Process ids, any of which matches.

@@ -164,6 +164,15 @@ pub const fn bounds_of(bucket: usize) -> (u64, Option<u64>) {
     (low, Some(low + width))
 }
 
+/// Returns the bucket of the observation of this rank, of which 1 is the shortest. None with fewer observations.
+pub fn bucket_at(histogram: &[u64; BUCKETS], rank: u64) -> Option<usize> {
+    let mut sum = 0;
+    histogram.iter().position(|count| {
+        sum += count;
+        sum >= rank
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -97,7 +97,13 @@ impl CaptureControl {
     /// Returns the rules that compare operations with each other, as they are written on the command line, each with the
     /// time from which an operation counts as slow now; none if none does.
     pub fn percentile_limits(&self) -> Vec<(String, Option<DurationNs>)> {
-        self.lock().rules.as_ref().map_or_else(Vec::new, KeepRules::limits)
+        let capture = self.lock();
+        let mut limits = capture.rules.as_ref().map_or_else(Vec::new, KeepRules::limits);
+        let suspended = capture.budget.as_ref().is_some_and(BudgetKeeper::keep_suspended);
+        if capture.settings.is_paused || suspended {
+            limits.iter_mut().for_each(|(_, slow)| *slow = None);
+        }
+        limits
     }
 
     /// Takes the counters of now into account, and what ended in the last minute.

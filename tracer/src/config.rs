@@ -212,7 +212,7 @@ impl TracerConfig {
             head_sampling: self.head_sampling.is_some().into(),
             timed: self.budget.is_some().into(),
             defers: self.defers().into(),
-            totals_by_disk: 0,
+            disk_total_sets: 0,
             async_operations: async_io::traced_operations(),
             pointer_steps: [PointerStep::default(); POINTER_STEPS_MAX],
             page_completions: [PageCompletion::default(); PAGE_COMPLETIONS_MAX],

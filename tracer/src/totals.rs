@@ -3,11 +3,13 @@
 //! *In*: the eBPF programs' keys and totals ([`blkkin_probe_abi::totals`]). *Out*: a [`Totals`] each time that it is
 //! read: what every key counted since the programs were attached. Nothing is recorded and no ring is read.
 //!
-//! *Invariant*: each request that completed since then is in exactly one row, or in [`Totals::untracked`]. A count of
+//! *Invariant*: each request that completed since then is in exactly one row, or in [`Totals::untracked`], but for those
+//! of which the kernel skipped a program ([`Totals::missed`]). A count of
 //! a histogram has 32 bits in the kernel; here it is the sum of differences. So it is right if two reads are less
 //! than 2^32 requests of one key on one CPU apart.
 
 use std::collections::HashMap;
+use std::fs;
 
 use aya::maps::{Array, MapData, PerCpuArray};
 use aya::{Ebpf, EbpfLoader};
@@ -15,7 +17,8 @@ use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::counters::{PER_CPU_WORDS, REQUESTS_UNTRACKED};
 use blkkin_probe_abi::settings::Settings;
 use blkkin_probe_abi::totals::{
-    BUCKETS, KEY_READY, KEY_SETS, KeySet, OTHERS, Total, TotalKey, bounds_of, position_of,
+    BUCKETS, KEY_READY, KEY_SETS, KEY_WAYS, KeySet, OTHERS, Total, TotalKey, bounds_of, bucket_at,
+    position_of,
 };
 use blkkin_wire::ids::DeviceId;
 
@@ -37,7 +40,7 @@ use crate::stats::counters::KernelCounters;
 const KINDS: [AttachKind; 2] = [AttachKind::TpBtf, AttachKind::RawTp];
 
 /// Maps of the programs that record, which are not loaded here: as small as a map can be.
-const UNUSED_MAPS: [&str; 11] = [
+const UNUSED_MAPS: [&str; 12] = [
     "BIOS",
     "REQUESTS",
     "SINGLE_BIO_REQUESTS",
@@ -49,6 +52,7 @@ const UNUSED_MAPS: [&str; 11] = [
     "TLS_SLOTS",
     "DEFERRED_OPERATIONS",
     "KEEP_LATENCIES",
+    "PATH_DRAFTS",
 ];
 
 /// Maps of the programs that count, which the loader of the others makes as small as a map can be.
@@ -132,16 +136,18 @@ impl RequestTotal {
     }
 }
 
+/// Returns the number of sets with room for twice eight operations of each of these disks, half of them of disks that are
+/// attached later.
+fn sets_of_disks(disks: usize) -> u32 {
+    (2 * disks).next_power_of_two().clamp(8, KEY_SETS) as u32
+}
+
 /// Returns the time that this part of a histogram's requests did not exceed: the middle of a bucket, which differs by
 /// at most 6.25 % from the time itself. None without requests.
 pub fn quantile(histogram: &[u64; BUCKETS], part: f64) -> Option<u64> {
     let requests: u64 = histogram.iter().sum();
     let rank = ((requests as f64 * part).ceil() as u64).max(1);
-    let mut sum = 0;
-    let bucket = histogram.iter().position(|count| {
-        sum += count;
-        sum >= rank
-    })?;
+    let bucket = bucket_at(histogram, rank)?;
     let (low, high) = bounds_of(bucket);
     Some(high.map_or(low, |high| low + (high - low) / 2))
 }
@@ -174,6 +180,8 @@ pub struct RequestCounter {
     counters: KernelCounters,
     attached: Vec<Attached>,
     operations: ReqOpTable,
+    /// Sets of keys.
+    sets: u32,
     /// Sums by position, as they were read last: of each CPU in the kernel's 32 bits, and together.
     last: HashMap<u32, Position>,
 }
@@ -215,9 +223,13 @@ impl RequestCounter {
     ) -> Result<RequestCounter, TracerError> {
         kernel::check(types, kind)?;
         let btf = kernel::btf()?;
+        let sets = match key_kind {
+            KeyKind::Submitter => KEY_SETS as u32,
+            KeyKind::Disk => sets_of_disks(fs::read_dir("/sys/block").map_or(0, Iterator::count)),
+        };
         let settings = Settings {
             legacy_request_start: types.uses_legacy_request_start().into(),
-            totals_by_disk: (key_kind == KeyKind::Disk).into(),
+            disk_total_sets: if key_kind == KeyKind::Disk { sets } else { 0 },
             ..config.settings(identity::source().epoch)?
         };
         let mut loader = EbpfLoader::new();
@@ -228,6 +240,7 @@ impl RequestCounter {
         for map in UNUSED_MAPS {
             loader.map_max_entries(map, 1);
         }
+        loader.map_max_entries(MAPS[0], sets).map_max_entries(MAPS[1], sets * KEY_WAYS as u32 + 1);
         let mut ebpf =
             loader.load(OBJECT).map_err(|error| TracerError::Load { reason: error_chain(&error) })?;
         let take = |ebpf: &mut Ebpf, name: &'static str| ebpf.take_map(name).ok_or_else(|| missing_map(name));
@@ -256,6 +269,7 @@ impl RequestCounter {
             counters: KernelCounters::new(counters),
             attached,
             operations: types.operations.clone(),
+            sets,
             last: HashMap::new(),
         })
     }
@@ -265,7 +279,7 @@ impl RequestCounter {
         let mut totals = Totals::default();
         self.update(OTHERS)?;
         totals.others = self.last[&OTHERS].sum.clone();
-        for set in 0..KEY_SETS as u32 {
+        for set in 0..self.sets {
             let Words(places) = self
                 .keys
                 .get(&set, 0)

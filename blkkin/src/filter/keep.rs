@@ -66,7 +66,7 @@ fn parse(rule: &str) -> Result<KeepRule, CliError> {
     let percentile = Percentile::parse(digits).ok_or_else(|| {
         CliError::usage(
             format!("bad percentile `{limit}` for --keep"),
-            "it must be above 0 and below 100, with at most three digits behind the point",
+            "it must be above 0 and below 100, with at most three digits after the decimal point",
             "--keep 'read>p99.9'",
         )
     })?;

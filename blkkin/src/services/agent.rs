@@ -33,7 +33,7 @@ mod metrics;
 mod pipeline;
 mod port;
 mod replay;
-mod request_totals;
+mod request_metrics;
 
 mod runtime_control;
 mod send;

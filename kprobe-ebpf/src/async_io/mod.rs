@@ -168,8 +168,11 @@ fn end(percpu: &mut PerCpuState, entry: &mut AsyncIo, now: u64, failed: bool) {
     if deferred::is_on() && entry.flags & ASYNC_DEFERRED != 0 {
         // The time of an end that was not seen is not that of the submission.
         let seen = entry.flags & ASYNC_NO_END == 0;
-        let time = if seen { now - entry.start_ns } else { 0 };
-        let verdict = deferred::verdict(rule(entry), failed, time);
+        let verdict = if seen && !is_filtered {
+            deferred::verdict(rule(entry), failed, now - entry.start_ns)
+        } else {
+            deferred::verdict_without_time(failed)
+        };
         let Some(operation) = deferred::operation(entry.root) else {
             // Its operation lost its place to another one.
             percpu.count(CALLS_UNSAMPLED);

@@ -19,6 +19,7 @@
 //! end in interrupts, on other CPUs, and after the call has returned.
 
 use super::atomic::{compare_exchange, fetch_add};
+use super::bucket::bounded_bucket;
 use super::percpu::PerCpuState;
 use super::ring;
 use super::settings::setting;
@@ -32,7 +33,7 @@ use blkkin_probe_abi::deferred::*;
 use blkkin_probe_abi::in_flight::{Set, WAYS, set_of};
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::Program;
-use blkkin_probe_abi::totals::{BUCKETS, bucket_of};
+use blkkin_probe_abi::totals::BUCKETS;
 use blkkin_probe_abi::wait::TAG_WAITS;
 
 #[btf_map]
@@ -79,9 +80,18 @@ pub fn is_on() -> bool {
 #[inline(always)]
 pub fn verdict(rule: u32, failed: bool, ns: u64) -> u64 {
     let rule = word(rule);
-    if rule >> KEEP_HISTOGRAM_SHIFT != 0 {
-        count_latency(rule >> KEEP_HISTOGRAM_SHIFT, ns);
-    }
+    count_latency(rule, ns);
+    verdict_by(rule, failed, ns)
+}
+
+/// Returns the verdict about an operation whose time is not that of others, and does not count it.
+#[inline(always)]
+pub fn verdict_without_time(failed: bool) -> u64 {
+    verdict_by(KEEP_NS, failed, 0)
+}
+
+#[inline(always)]
+fn verdict_by(rule: u64, failed: bool, ns: u64) -> u64 {
     if failed && word(KEEP_FAILED) != 0 {
         return VERDICT_FAILED;
     }
@@ -94,17 +104,19 @@ fn word(index: u32) -> u64 {
     KEEP_RULES.get_ptr_mut(index).map_or(KEEP_NS, |word| unsafe { core::ptr::read_volatile(word) })
 }
 
-/// Counts the time of an operation in this histogram. Atomic, because an operation may end in an interrupt of a program
-/// that counts another one. Inline: where a bio ends the stack has no room for a further function.
+/// Counts the time of an operation in the histogram of its rule's word, if it names one. Atomic, because an operation may
+/// end in an interrupt of a program that counts another one. Inline: where a bio ends the stack has no room for a further
+/// function.
 #[inline(always)]
-fn count_latency(histogram: u64, ns: u64) {
+fn count_latency(rule: u64, ns: u64) {
+    let histogram = rule >> KEEP_HISTOGRAM_SHIFT;
+    if histogram == 0 {
+        return;
+    }
     let Some(counts) = KEEP_LATENCIES.get_ptr_mut(histogram as u32 - 1) else { return };
-    let mut bucket = bucket_of(ns);
-    // SAFETY: changes nothing; the compiler no longer knows the result's limit, which the verifier does not find.
-    unsafe { core::arch::asm!("{0} = {0}", inout(reg) bucket, options(nomem, nostack, preserves_flags)) };
-    if bucket < BUCKETS {
-        // SAFETY: a word of the map, by the comparison.
-                unsafe { fetch_add(counts.cast::<u64>().add(bucket), 1) };
+    if let Some(bucket) = bounded_bucket(ns) {
+        // SAFETY: a word of the map.
+        unsafe { fetch_add(counts.cast::<u64>().add(bucket), 1) };
     }
 }
 

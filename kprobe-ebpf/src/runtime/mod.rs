@@ -5,6 +5,7 @@
 pub mod arch;
 pub mod arguments;
 pub mod atomic;
+pub mod bucket;
 pub mod deferred;
 pub mod layout;
 pub mod percpu;

@@ -41,7 +41,7 @@ const EMPTY: Settings = Settings {
     head_sampling: 0,
     timed: 0,
     defers: 0,
-    totals_by_disk: 0,
+    disk_total_sets: 0,
     async_operations: 0,
     pids: [0; FILTERS_MAX],
     tids: [0; FILTERS_MAX],

@@ -114,7 +114,12 @@ fn words(rules: &[KeepRule], arch: Arch, limit: impl Fn(&KeepRule) -> Option<u64
             continue;
         };
         let Some(limit) = limit(rule) else { continue };
-        for call in SyscallId::all().filter(|call| operations.has_call(*call)) {
+        // Calls that wait for completions take as long as their program has nothing to do.
+        let waits = |call: &SyscallId| {
+            matches!(rule, KeepRule::SlowerThanMost(KeptOperations::All, _))
+                && call.spec().class == SyscallClass::Async
+        };
+        for call in SyscallId::all().filter(|call| operations.has_call(*call) && !waits(call)) {
             if let Some(number) = call.spec().number(arch) {
                 words[KEEP_SYSCALLS as usize + usize::from(number)] = limit;
             }
@@ -182,6 +187,8 @@ impl KeepRules {
         for window in &mut self.windows {
             window.take_if(|window| !rules.iter().any(|rule| compares(rule, window)));
         }
+        // No operation of an earlier rule counts in a histogram when a window of a new one begins.
+        self.write(rules)?;
         for rule in rules {
             let KeepRule::SlowerThanMost(operations, percentile) = rule else { continue };
             if self.windows.iter().flatten().any(|window| compares(rule, window)) {
@@ -191,11 +198,12 @@ impl KeepRules {
             let before = self.histogram(free)?;
             self.windows[free] = Some(Window::new(operations, *percentile, &before));
         }
+        self.write(rules)?;
         self.rules = rules.to_vec();
-        self.write()
+        Ok(())
     }
 
-    /// Compares the operations of the last minute anew, once a second.
+    /// Compares the operations of the last minute with each other again, once a second.
     pub(crate) fn update(&mut self, now: Instant) -> Result<(), TracerError> {
         let is_due = self.read_at.is_none_or(|at| now.duration_since(at) >= READ_EVERY);
         if !is_due || self.windows.iter().all(Option::is_none) {
@@ -208,7 +216,10 @@ impl KeepRules {
                 self.windows[place].iter_mut().for_each(|window| window.advance(now, &counts));
             }
         }
-        self.write()
+        let rules = std::mem::take(&mut self.rules);
+        let written = self.write(&rules);
+        self.rules = rules;
+        written
     }
 
     /// Returns the rules that compare operations, each with the time from which an operation counts as slow now; none
@@ -219,8 +230,8 @@ impl KeepRules {
     }
 
     /// Writes the words that have changed.
-    fn write(&mut self) -> Result<(), TracerError> {
-        let words = words(&self.rules, Arch::HOST, |rule| limit(rule, &self.windows));
+    fn write(&mut self, rules: &[KeepRule]) -> Result<(), TracerError> {
+        let words = words(rules, Arch::HOST, |rule| limit(rule, &self.windows));
         for (index, word) in words.into_iter().enumerate() {
             if self.written[index] != word {
                 self.map.set(index as u32, word, 0).map_err(failed(KEEP_RULES_MAP))?;
@@ -308,6 +319,16 @@ mod tests {
         let of = |histogram: u64| histogram << KEEP_HISTOGRAM_SHIFT | KEEP_NS;
         assert_eq!(["pwrite64", "fsync", "fdatasync", "openat"].map(call), [of(1), of(2), 7, KEEP_NS]);
         assert_eq!(words[KEEP_URING as usize + 3], of(2));
+        let all = KeepRule::SlowerThanMost(KeptOperations::All, Percentile::parse("99").unwrap());
+        let words = super::words(&[rule("io_submit", 5), all], Arch::X86_64, |rule| match rule {
+            KeepRule::SlowerThan(_, time) => Some(time.0),
+            _ => Some(1),
+        });
+        let call = |name: &str| {
+            let number = SyscallId::by_name(name).unwrap().spec().number(Arch::X86_64).unwrap();
+            words[KEEP_SYSCALLS as usize + usize::from(number)]
+        };
+        assert_eq!(["fsync", "io_submit", "io_getevents"].map(call), [1, 5, KEEP_NS]);
         let never = KeepRule::SlowerThan(KeptOperations::All, DurationNs(u64::MAX));
         assert_eq!(limit(&never, &[]), Some(KEEP_NS));
     }

@@ -4,6 +4,8 @@
 //! next reading. *Invariant*: the time is the end of the bucket that the percentile of the last minute is in. So at
 //! most that part of the minute's operations took as long, and the time is at most 12.5 % above the percentile.
 //!
+//! *A late reading.* Operations between two readings of more than 10 s apart are left out, and so are all before.
+//!
 //! *Few operations.* Where fewer than 1 / (1 − p) operations ended within the minute, the percentile is the slowest of
 //! them. Without any, nothing is slow: there is nothing to compare with.
 //!
@@ -14,15 +16,18 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use blkkin_probe_abi::totals::{BUCKETS, bounds_of};
+use blkkin_probe_abi::totals::{BUCKETS, bounds_of, bucket_at};
 use blkkin_wire::clock::DurationNs;
 
 use super::KeptOperations;
 
 /// Time of which a percentile is.
 const WINDOW: Duration = Duration::from_secs(60);
+/// Time between two readings beyond which the operations between them are no part of a minute: the reader waited for its
+/// subscriber, and when they ended is unknown.
+const GAP_MAX: Duration = Duration::from_secs(10);
 
-/// Digits of a percentile behind its point.
+/// Digits of a percentile after its decimal point.
 const DECIMALS: u32 = 3;
 /// Parts of a percent.
 const PARTS: u32 = 10_u32.pow(DECIMALS);
@@ -32,7 +37,7 @@ const PARTS: u32 = 10_u32.pow(DECIMALS);
 pub struct Percentile(u32);
 
 impl Percentile {
-    /// Parses digits with up to three behind a point: `99`, `99.9`. None if it is no number above 0 and below 100.
+    /// Parses digits with up to three after a decimal point: `99`, `99.9`. None if it is no number above 0 and below 100.
     pub fn parse(digits: &str) -> Option<Percentile> {
         let (whole, decimals) = digits.split_once('.').unwrap_or((digits, "0"));
         let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -106,6 +111,9 @@ impl Window {
 
     /// Takes the histogram of now into account.
     pub(super) fn advance(&mut self, now: Instant, counts: &Histogram) {
+        if self.parts.back().is_some_and(|(at, _)| now.duration_since(*at) > GAP_MAX) {
+            *self = Window::new(&self.operations, self.percentile, counts);
+        }
         let mut part = Box::new([0; BUCKETS]);
         for (bucket, count) in counts.iter().enumerate() {
             part[bucket] = count.wrapping_sub(self.before[bucket]);
@@ -124,12 +132,7 @@ impl Window {
 /// Returns the end of the bucket that the percentile is in.
 fn slow_from(histogram: &Histogram, percentile: Percentile) -> Option<DurationNs> {
     let rank = percentile.rank(histogram.iter().sum());
-    let mut sum = 0;
-    let bucket = histogram.iter().position(|count| {
-        sum += count;
-        sum >= rank
-    })?;
-    bounds_of(bucket).1.map(DurationNs)
+    bounds_of(bucket_at(histogram, rank)?).1.map(DurationNs)
 }
 
 #[cfg(test)]
@@ -181,13 +184,17 @@ mod tests {
         }
         window.advance(start + Duration::from_secs(61), &counts);
         assert_eq!(window.slow(), bounds_of(bucket_of(1_000)).1.map(DurationNs));
-        // A reader that waited for two minutes.
+        // A reader that waited for two minutes: when the operation ended is unknown.
+        counts[bucket_of(5_000)] += 1;
         window.advance(start + Duration::from_secs(181), &counts);
         assert_eq!(window.slow(), None);
         assert_eq!(*window.sum, [0; BUCKETS]);
+        counts[bucket_of(9_000)] += 1;
+        window.advance(start + Duration::from_secs(182), &counts);
+        assert_eq!(window.slow(), bounds_of(bucket_of(9_000)).1.map(DurationNs));
     }
 
-    /// What was counted before the rule, and what is longer than any bucket, is no reason to keep anything.
+    /// Counts of before the rule, and operations that are longer than any bucket, are no reason to keep anything.
     #[test]
     fn earlier_counts_and_endless_operations_are_left_out() {
         let mut counts = [7; BUCKETS];

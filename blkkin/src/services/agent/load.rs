@@ -3,9 +3,10 @@
 use blkkin_tracer::{Tracer, TracerConfig};
 use blkkin_wire::ids::DeviceId;
 
-use super::request_totals::RequestTotals;
+use super::request_metrics::RequestMetrics;
 use super::runtime_control::ControlSocket;
 use crate::cli::AgentArgs;
+use crate::cli::listen::ListenAddr;
 use crate::error::CliError;
 use crate::filter::{TraceFilter, context_trust, sampling};
 use crate::privileges::{self, Confinement, DrainThread, TracingNeeds};
@@ -22,7 +23,7 @@ pub(super) struct LoadedTracer {
     /// Socket of `blkkin ctl`. It is bound before capabilities are dropped.
     pub(super) control_socket: Option<ControlSocket>,
     /// Totals of requests, with `--totals`.
-    pub(super) totals: Option<RequestTotals>,
+    pub(super) totals: Option<RequestMetrics>,
 }
 
 /// Validates the options, then loads and attaches everything that needs privileges.
@@ -44,6 +45,8 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
         ..filter.tracer_config(scope, &args.tracer)?
     };
     let config = usdt_probes.tracer_config(config);
+    // First, because a tracer's rings fill from its start on.
+    let totals = request_metrics(args, &config)?;
     let mut tracer = Tracer::load(&config)?;
     context_trust::warn_if_limited(&config.contexts);
     filter.trace_processes(&tracer)?;
@@ -52,8 +55,19 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let usdt = usdt_probes.attach(&mut tracer)?.map(|source| (source, UsdtMetrics::default()));
     let sources = EventSources { lttng, usdt, scope };
     let control_socket = ControlSocket::open(args)?;
-    let totals = args.totals.then(|| RequestTotals::load(&config)).transpose()?;
     Ok(LoadedTracer { tracer, sources, devices: config.filter.devices, control_socket, totals })
+}
+
+/// Starts to count all requests, with `--totals`.
+fn request_metrics(args: &AgentArgs, config: &TracerConfig) -> Result<Option<RequestMetrics>, CliError> {
+    if args.totals && matches!(args.service.metrics, Some(ListenAddr::Off)) {
+        return Err(CliError::usage(
+            "--totals with --metrics off",
+            "the totals are metrics, so nothing would read them",
+            "--totals with --metrics 127.0.0.1:9899, or without --metrics",
+        ));
+    }
+    Ok(args.totals.then(|| RequestMetrics::load(config)).transpose()?)
 }
 
 impl LoadedTracer {

@@ -22,7 +22,7 @@ mod families;
 use super::budget::BudgetReport;
 use super::flight_recorder::{DumpCause, DumpControl, TooSoon};
 use super::guests::GuestStats;
-use super::request_totals::RequestTotals;
+use super::request_metrics::RequestMetrics;
 use super::runtime_control::RuntimeControl;
 use crate::service::{ClusterWait, DumpAnswer, Heartbeat, MetricFamily, MetricKind, Outage, ServiceStatus};
 use crate::sources::lttng::LttngMetrics;
@@ -55,7 +55,7 @@ pub(crate) struct AgentMetrics {
     /// Counters of guests, with `--guests`.
     guests: OnceLock<Arc<GuestStats>>,
     /// Totals of requests, with `--totals`.
-    totals: OnceLock<RequestTotals>,
+    totals: OnceLock<RequestMetrics>,
     explained: Mutex<Explained>,
     unread_modules: UnreadModules,
 }
@@ -108,7 +108,7 @@ impl AgentMetrics {
         self.heartbeat.beat();
         self.explained().sample();
         self.budget.get().into_iter().for_each(BudgetReport::log_change);
-        self.totals.get().into_iter().for_each(RequestTotals::read_in_time);
+        self.totals.get().into_iter().for_each(RequestMetrics::read_in_time);
         let mut snapshot = self.snapshot();
         (snapshot.stats, snapshot.bus) = (stats.clone(), bus);
     }
@@ -145,7 +145,7 @@ impl AgentMetrics {
     }
 
     /// Sets the totals of requests.
-    pub(super) fn set_totals(&self, totals: RequestTotals) {
+    pub(super) fn set_totals(&self, totals: RequestMetrics) {
         // It is set once.
         let _ = self.totals.set(totals);
     }
@@ -311,7 +311,7 @@ impl ServiceStatus for AgentMetrics {
         families.extend(self.capture.get().and_then(families::of_percentiles));
         families.extend(self.control.get().into_iter().flat_map(RuntimeControl::metric_families));
         families.extend(self.guests.get().into_iter().flat_map(|guests| guests.metric_families()));
-        families.extend(self.totals.get().into_iter().flat_map(RequestTotals::metric_families));
+        families.extend(self.totals.get().into_iter().flat_map(RequestMetrics::metric_families));
         families
     }
 

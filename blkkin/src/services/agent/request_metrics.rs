@@ -1,21 +1,22 @@
 //! Totals of block requests as metrics of the agent, with `--totals`: each request is counted, whatever is recorded.
 //!
 //! *In*: the kernel side's totals by disk and operation, at each scrape. *Out*: histograms of the time in the queue and in
-//! the device, bytes and errors. *Invariant*: the histograms are exact, because each of their bounds is one of the kernel
-//! side's; a request that is in none is counted as untracked.
+//! the device, bytes and errors. *Invariant*: the histograms have what the kernel side counted, because each of their bounds
+//! is one of its own; what it could not count has a counter.
 //!
 //! *Rejected*: totals by program. A node that runs for months has more programs and cgroups than the kernel side has
 //! places, and Prometheus would keep a series for each. `blkkin top` has them, and so have the traces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use blkkin_probe_abi::totals::{BUCKETS, bounds_of};
-use blkkin_tracer::enrich::devices::DeviceNames;
+use blkkin_tracer::enrich::devices::{DeviceNames, disk_of_partition};
 use blkkin_tracer::totals::{KeyKind, RequestCounter, RequestTotal, Totals};
 use blkkin_tracer::{TracerConfig, TracerError};
+use blkkin_wire::ids::DeviceId;
 use tracing::warn;
 
 use crate::service::{Histogram, Labels, MetricFamily, MetricKind, Sample};
@@ -32,7 +33,7 @@ const LAST_POWER: u32 = 36;
 const OTHERS: &str = "others";
 
 /// The kernel side's totals.
-pub(super) struct RequestTotals(Mutex<Reader>);
+pub(super) struct RequestMetrics(Mutex<Reader>);
 
 struct Reader {
     counter: RequestCounter,
@@ -41,18 +42,22 @@ struct Reader {
     last: Totals,
 }
 
-impl RequestTotals {
+impl RequestMetrics {
     /// Loads and attaches the programs that count.
-    pub(super) fn load(config: &TracerConfig) -> Result<RequestTotals, TracerError> {
-        let mut counter = RequestCounter::load(config, KeyKind::Disk)?;
+    pub(super) fn load(config: &TracerConfig) -> Result<RequestMetrics, TracerError> {
+        // A request is one of the whole disk.
+        let mut config = config.clone();
+        config.filter.devices = disks_of(&config.filter.devices);
+        let mut counter = RequestCounter::load(&config, KeyKind::Disk)?;
         let last = counter.read()?;
         let reader = Reader { counter, names: DeviceNames::snapshot(), read_at: Instant::now(), last };
-        Ok(RequestTotals(Mutex::new(reader)))
+        Ok(RequestMetrics(Mutex::new(reader)))
     }
 
     /// Reads the totals before their counts wrap, if the last reading is long ago. The agent calls it for each batch.
     pub(super) fn read_in_time(&self) {
-        let mut reader = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Otherwise a scrape reads them now.
+        let Ok(mut reader) = self.0.try_lock() else { return };
         if reader.read_at.elapsed() >= READ_EVERY {
             reader.read();
         }
@@ -69,13 +74,13 @@ impl RequestTotals {
         if last.others.requests > 0 {
             rows.entry((OTHERS.to_owned(), OTHERS)).or_default().add(&last.others);
         }
-        families(&rows, last.untracked + last.missed)
+        families(&rows, [("table full", last.untracked), ("program skipped", last.missed)])
     }
 }
 
-impl fmt::Debug for RequestTotals {
+impl fmt::Debug for RequestMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestTotals").finish_non_exhaustive()
+        f.debug_struct("RequestMetrics").finish_non_exhaustive()
     }
 }
 
@@ -90,7 +95,16 @@ impl Reader {
     }
 }
 
-fn families(rows: &BTreeMap<(String, &str), RequestTotal>, untracked: u64) -> Vec<MetricFamily> {
+/// Returns these disks, each once, with that of a partition instead of the partition.
+fn disks_of(devices: &[DeviceId]) -> Vec<DeviceId> {
+    let disks = devices.iter().map(|device| disk_of_partition(*device).unwrap_or(*device));
+    disks.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn families(
+    rows: &BTreeMap<(String, &str), RequestTotal>,
+    uncounted: [(&'static str, u64); 2],
+) -> Vec<MetricFamily> {
     let labels = |(disk, operation): &(String, &str)| -> Labels {
         vec![("disk", disk.clone()), ("operation", (*operation).to_owned())]
     };
@@ -119,11 +133,11 @@ fn families(rows: &BTreeMap<(String, &str), RequestTotal>, untracked: u64) -> Ve
         family(MetricKind::Counter, "request_errors", "Block requests that failed", &|total| {
             Sample::Number(total.errors as f64)
         }),
-        MetricFamily::single(
-            MetricKind::Counter,
+        MetricFamily::by_label(
+            "reason",
             "requests_uncounted",
-            "Block requests that are in no total, because the kernel side's table was full or the kernel skipped its programs",
-            untracked as f64,
+            "Block requests that are in no total for lack of room, and runs of the programs that the kernel skipped",
+            uncounted,
         ),
     ]
 }
