@@ -2,7 +2,7 @@
 //! decided whether they are kept.
 //!
 //! *In*: the rules, by operation, and why an operation ended as it did. *Out*: the verdict about it, and the times of
-//! operations whose rule compares them with each other.
+//! operations under a rule that compares them with each other.
 //! *Invariant*: the records of an operation reach the ring all or not at all. An operation that outgrows its
 //! place is kept.
 //!

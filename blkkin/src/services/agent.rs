@@ -34,7 +34,6 @@ mod pipeline;
 mod port;
 mod replay;
 mod request_metrics;
-
 mod runtime_control;
 mod send;
 mod send_totals;

@@ -84,7 +84,7 @@ pub fn verdict(rule: u32, failed: bool, ns: u64) -> u64 {
     verdict_by(rule, failed, ns)
 }
 
-/// Returns the verdict about an operation whose time is not that of others, and does not count it.
+/// Returns the verdict about an operation that cannot be compared by its time, and does not count it.
 #[inline(always)]
 pub fn verdict_without_time(failed: bool) -> u64 {
     verdict_by(KEEP_NS, failed, 0)

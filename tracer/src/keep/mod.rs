@@ -16,7 +16,6 @@ use blkkin_probe_abi::deferred::{
     KEEP_RULES_MAP, KEEP_SYSCALLS, KEEP_URING, KEEP_WORDS,
 };
 use blkkin_probe_abi::totals::BUCKETS;
-
 use blkkin_wire::async_io::{self, AsyncDirection, AsyncInterface, AsyncOperation};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::syscalls::{Arch, SyscallClass, SyscallId};
@@ -141,10 +140,8 @@ fn words(rules: &[KeepRule], arch: Arch, limit: impl Fn(&KeepRule) -> Option<u64
 fn limit(rule: &KeepRule, windows: &[Option<Window>]) -> Option<u64> {
     match rule {
         KeepRule::SlowerThan(_, time) => Some(time.0.min(KEEP_NS)),
-        KeepRule::SlowerThanMost(operations, percentile) => {
-            let of_rule = |window: &Option<Window>| {
-                window.as_ref().is_some_and(|window| window.is_of(operations, *percentile))
-            };
+        KeepRule::SlowerThanMost(..) => {
+            let of_rule = |window: &Option<Window>| window.as_ref().is_some_and(|window| window.is_of(rule));
             let histogram = windows.iter().position(of_rule)?;
             let slow = windows[histogram].as_ref()?.slow().map_or(KEEP_NS, |slow| slow.0);
             Some((histogram as u64 + 1) << KEEP_HISTOGRAM_SHIFT | slow.min(KEEP_NS))
@@ -183,15 +180,14 @@ impl KeepRules {
     /// Sets the rules, one operation after the other. A rule that was there before keeps its last minute. Of rules that
     /// compare operations, at most [`PERCENTILES_MAX`] have an effect.
     pub(crate) fn set(&mut self, rules: &[KeepRule]) -> Result<(), TracerError> {
-        let compares = |rule: &KeepRule, window: &Window| matches!(rule, KeepRule::SlowerThanMost(operations, percentile) if window.is_of(operations, *percentile));
         for window in &mut self.windows {
-            window.take_if(|window| !rules.iter().any(|rule| compares(rule, window)));
+            window.take_if(|window| !rules.iter().any(|rule| window.is_of(rule)));
         }
         // No operation of an earlier rule counts in a histogram when a window of a new one begins.
         self.write(rules)?;
         for rule in rules {
             let KeepRule::SlowerThanMost(operations, percentile) = rule else { continue };
-            if self.windows.iter().flatten().any(|window| compares(rule, window)) {
+            if self.windows.iter().flatten().any(|window| window.is_of(rule)) {
                 continue;
             }
             let Some(free) = self.windows.iter().position(Option::is_none) else { break };

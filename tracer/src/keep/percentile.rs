@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use blkkin_probe_abi::totals::{BUCKETS, bounds_of, bucket_at};
 use blkkin_wire::clock::DurationNs;
 
-use super::KeptOperations;
+use super::{KeepRule, KeptOperations};
 
 /// Time of which a percentile is.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Creates the window of a rule, whose histogram has these counts at first.
+    /// Creates the window of a rule. `before` has the counts of its histogram at first.
     pub(super) fn new(operations: &KeptOperations, percentile: Percentile, before: &Histogram) -> Window {
         Window {
             operations: operations.clone(),
@@ -95,8 +95,9 @@ impl Window {
     }
 
     /// Returns whether the window is that of this rule.
-    pub(super) fn is_of(&self, operations: &KeptOperations, percentile: Percentile) -> bool {
-        self.operations == *operations && self.percentile == percentile
+    pub(super) fn is_of(&self, rule: &KeepRule) -> bool {
+        matches!(rule, KeepRule::SlowerThanMost(operations, percentile)
+            if *operations == self.operations && *percentile == self.percentile)
     }
 
     /// Returns the rule, as it is written on the command line.

@@ -1,6 +1,6 @@
 //! Features of dependencies: the crates of the product are the same in the tests.
 //!
-//! *In*: `cargo tree` of the workspace with its tests, and of `blkkin` alone. *Out*: crates whose features differ.
+//! *In*: `cargo tree` of the workspace with its tests, and of `blkkin` without them. *Out*: crates with different features.
 //! *Invariant*: cargo compiles a crate of the product once for both, so the shipped crates are those that were tested. When
 //! six crates differed, cargo compiled nearly all others twice, with librdkafka.
 //!
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_crate_with_other_features_is_named() {
-        let product = parse("a v1.0.0 (/root/a)\tdefault\nb v2.0.0\tstd (*)\nb v2.0.0\tstd\n");
-        let tests = parse("a v1.0.0 (/root/a)\tdefault\nb v2.0.0\talloc,std\nc v3.0.0\t\n");
+        let product = parse("a v1.0.0 (/src/a)\tdefault\nb v2.0.0\tstd (*)\nb v2.0.0\tstd\n");
+        let tests = parse("a v1.0.0 (/src/a)\tdefault\nb v2.0.0\talloc,std\nc v3.0.0\t\n");
         assert_eq!(different(&product, &product), Vec::<String>::new());
         assert_eq!(
             different(&product, &tests),

@@ -29,7 +29,7 @@ const READ_EVERY: Duration = Duration::from_secs(60);
 const FIRST_POWER: u32 = 10;
 const LAST_POWER: u32 = 36;
 
-/// Label of requests whose key found no place.
+/// Label of requests with a key for which the kernel side had no room.
 const OTHERS: &str = "others";
 
 /// The kernel side's totals.
