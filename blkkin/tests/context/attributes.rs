@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_tracer::{AttachKind, Filter, TracerConfig};
-use blkkin_wire::event::SyscallEvent;
+use blkkin_wire::event::{LayerEvent, SyscallEvent};
 use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::span::TagValue;
 
@@ -44,7 +44,20 @@ fn record_with(config: &TracerConfig, programs: &Programs, script: &[&str], keys
         || recorder.process_contexts().last().is_some_and(|context| context.thread_keys.len() == keys);
     assert!(eventually(|| recorder.calls_with_context() > 0 && known()), "{:?}", recorder.process_contexts());
     program.proceed("go");
-    finish(recorder, &mut program)
+    let recording = finish(recorder, &mut program);
+    assert_one_process_context(&recording);
+    recording
+}
+
+/// The process context is published once, and withdrawn only after the last call.
+fn assert_one_process_context(recording: &Recording) {
+    let contexts = recording.events.iter().filter_map(|event| match event {
+        LayerEvent::ProcessContext(process) => Some(process),
+        _ => None,
+    });
+    let last_call = recording.calls_named("pread64").iter().map(|call| call.exit).max();
+    let before_exit: Vec<_> = contexts.filter(|process| Some(process.time) < last_call).collect();
+    assert!(matches!(before_exit[..], [one] if !one.is_withdrawal()), "{before_exit:#?}");
 }
 
 fn finish(recorder: Recorder, program: &mut ScriptedProgram) -> Recording {

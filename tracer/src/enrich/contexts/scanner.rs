@@ -166,17 +166,22 @@ impl Scanner {
         match change {
             ProcessChange::Observed { pid, parent, leads } => {
                 // The pid may have been reused.
-                let space = || address_space(pid);
-                let same = |(known, _): &(AddressSpace, _)| !leads || space().as_ref() == Some(known);
-                if !self.known.get(&pid).is_some_and(same) && !self.inherit_from_parent(pid, parent) {
+                let is_known = if leads { self.is_up_to_date(pid) } else { self.known.contains_key(&pid) };
+                if !is_known && !self.inherit_from_parent(pid, parent) {
                     self.scan(pid, 0);
                 }
             }
             ProcessChange::Execed { pid, program } => {
-                self.clear(pid);
+                // A scan may have read the new program before its execve was reported. What it found stays, and is
+                // checked: without it the calls until the next scan would have no names.
+                let is_read = self.is_up_to_date(pid);
+                if !is_read {
+                    self.clear(pid);
+                }
                 // If the program's file publishes nothing, its libraries are reported as they are
                 // mapped, if mappings are observed.
-                if self.periodic_rescan
+                if is_read
+                    || self.periodic_rescan
                     || !program.is_some_and(|program| self.negative_cache.contains(program))
                 {
                     self.scan_with(pid, 0, program);
@@ -209,6 +214,11 @@ impl Scanner {
                 there.into_iter().for_each(|pid| self.scan(pid, 0));
             }
         }
+    }
+
+    /// Returns whether the last scan of this process read the address space that it still has.
+    fn is_up_to_date(&self, pid: u32) -> bool {
+        self.known.get(&pid).is_some_and(|(known, _)| address_space(pid).as_ref() == Some(known))
     }
 
     /// Takes over the parent's slot for a forked process, which has a copy of its memory. Only
