@@ -11,8 +11,8 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-use blkkin_tracer::keep::{KeepRule, KeptOperations};
 use blkkin_tracer::TracerConfig;
+use blkkin_tracer::keep::{KeepRule, KeptOperations};
 use blkkin_wire::async_io::AsyncIoEvent;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::{SyscallEvent, SyscallOutcome};

@@ -12,6 +12,8 @@ use serde_json::Value;
 
 use crate::broker::child::KillOnDrop;
 use crate::common;
+use crate::support::aio::Aio;
+use crate::support::direct;
 use crate::support::disk::{Disk, stat_columns};
 use crate::support::fio::Fio;
 use crate::support::live::{LiveTrace, eventually};
@@ -133,6 +135,61 @@ fn each_request_of_a_disk_is_counted_with_its_time() {
         println!("ns of requests by blkkin top and by the kernel: {own} and {kernels}");
         assert!(own.abs_diff(kernels) <= kernels / 10 + 2_000_000, "{own} and {kernels}");
         assert_same_as(&rows, &trace, &disk);
+        return;
+    }
+}
+
+/// Reads that wait in a plug, and flushes. Before Linux 6.5 the kernel announces no request, and issues no flush.
+#[test]
+fn the_time_in_the_queue_and_flushes_are_counted() {
+    const BATCHES: u64 = 20;
+    const DEPTH: u64 = 64;
+    const FLUSHES: u64 = 30;
+    needs!("losetup");
+    let disk = or_skip!(Disk::raw(8 << 20));
+    let device = direct::open(disk.node());
+    for run in 1.. {
+        let top = Top::start(&disk);
+        let before = stat_columns(disk.name());
+        let mut aio = Aio::new(DEPTH as usize);
+        for _ in 0..BATCHES {
+            // Not next to each other, so that no two are one request.
+            let offsets: Vec<u64> = (0..DEPTH).map(|n| n * 2 * direct::BLOCK as u64).collect();
+            aio.read(&device, &offsets, direct::BLOCK);
+            aio.wait(offsets.len(), direct::BLOCK);
+        }
+        for _ in 0..FLUSHES {
+            device.sync_all().unwrap();
+        }
+        let counted: Vec<u64> =
+            stat_columns(disk.name()).iter().zip(&before).map(|(after, before)| after - before).collect();
+        let (rows, rest) = top.finish();
+        let of = |operation: &str, name: &str| {
+            let rows = rows.iter().filter(|row| row["operation"] == operation);
+            rows.map(|row| row[name].as_u64().unwrap()).sum::<u64>()
+        };
+        let found = of("read", "requests") + of("flush", "requests");
+        if found < counted[0] + counted[4] && counted[0] + counted[4] - found <= 5 && run < RUNS_MAX {
+            continue;
+        }
+        assert_eq!(rest, serde_json::json!({ "others": 0, "untracked": 0, "missed": 0 }));
+        assert_eq!((of("read", "requests"), counted[0]), (BATCHES * DEPTH, BATCHES * DEPTH), "{rows:#?}");
+        // The kernel counts a flush without data as a write.
+        assert_eq!((of("flush", "requests"), counted[4]), (FLUSHES, FLUSHES), "{rows:#?}");
+        assert_eq!((of("flush", "bytes"), of("flush", "device_ns")), (0, 0), "{rows:#?}");
+        for (operation, of_kernel) in [("read", counted[3]), ("flush", counted[7])] {
+            let [queue, device] = ["queue_ns", "device_ns"].map(|name| of(operation, name));
+            let of_kernel = of_kernel * 1_000_000;
+            println!(
+                "{operation}: {queue} ns in the queue, {device} ns in the device, {of_kernel} ns by the kernel"
+            );
+            assert!(queue > of_kernel / 20, "{rows:#?}");
+            // The kernel has ms, summed from ns. Since 6.9 its time begins with the plug, before the request is
+            // allocated.
+            let own = queue + device;
+            assert!(own <= of_kernel * 11 / 10 + 2_000_000, "{rows:#?}");
+            assert!(own + 1_000_000 >= of_kernel / 2, "{rows:#?}");
+        }
         return;
     }
 }

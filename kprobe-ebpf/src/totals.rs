@@ -4,9 +4,12 @@
 //! *In*: a request's start, issue and completion. *Out*: [`Total`]s, which user space reads once a second; nothing
 //! goes through a ring. These programs are an object of their own, without those that record.
 //!
-//! *Key.* The task that allocates a request is the submitter (block_io_start); where the kernel has no such hook, the
-//! task that issues it. A workqueue's worker is called `kworker`, because its name changes with each item of work.
-//! With `disk_total_sets` a key has no submitter.
+//! *Key.* The task that allocates a request is the submitter (block_io_start). A workqueue's worker is called `kworker`,
+//! because its name changes with each item of work. With `disk_total_sets` a key has no submitter.
+//!
+//! *Kernels before 6.5* announce no request. There the task that issues a request is its submitter, and the request
+//! begins when the kernel's own statistics begin it (`request.start_time_ns`), or at its issue where they are switched
+//! off. A flush without data is not issued itself: it is counted at its completion, and its submitter is `unknown`.
 //!
 //! *Invariant*: a request is counted once, at its last completion, as `block::request` defines it; its time in the
 //! queue and in the device are those between the three hooks. A total belongs to one CPU and one program. So no
@@ -52,6 +55,7 @@ const CLAIMS: ClaimCounters = ClaimCounters { stale: REQUESTS_STALE, full: REQUE
 /// Task flag of a workqueue's worker (PF_WQ_WORKER, include/linux/sched.h).
 const PF_WQ_WORKER: u32 = 0x20;
 const KWORKER: [u64; 2] = [u64::from_ne_bytes(*b"kworker\0"), 0];
+const UNKNOWN: [u64; 2] = [u64::from_ne_bytes(*b"unknown\0"), 0];
 
 /// Handles block_io_start(request).
 #[inline(always)]
@@ -63,13 +67,13 @@ pub fn start<R: KernelRead>(rq: Pointer) {
     begin::<R>(percpu, rq, address, now);
 }
 
-/// Creates the entry of a request that begins now.
+/// Creates the entry of a request that the current task submits, and that began at this time.
 #[inline(always)]
 fn begin<R: KernelRead>(
     percpu: &mut PerCpuState,
     rq: Pointer,
     address: u64,
-    now: u64,
+    start_ns: u64,
 ) -> Option<&'static mut TotalRequest> {
     // SAFETY: `rq` is of the kind that R reads.
     let (disk, opf, bytes) = unsafe {
@@ -86,7 +90,7 @@ fn begin<R: KernelRead>(
     let is_flush = bytes == 0 && opf & OPF_PREFLUSH != 0;
     let total = position(&key(disk, if is_flush { OP_FLUSH } else { opf & OP_MASK }));
     let entry = table::claim(&TOTAL_REQUESTS, address, percpu, CLAIMS)?;
-    *entry = TotalRequest { start_ns: now, issue_ns: 0, bytes, total };
+    *entry = TotalRequest { start_ns, issue_ns: 0, bytes, total };
     Some(entry)
 }
 
@@ -114,9 +118,22 @@ pub fn issue<R: KernelRead>(rq: Pointer) {
     if !passthrough && (opf & OP_MASK == OP_FLUSH || setting!(legacy_request_start) == 0) {
         return;
     }
-    if let Some(entry) = begin::<R>(percpu, rq, address, now) {
+    // SAFETY: as above.
+    let start_ns = unsafe { allocated::<R>(rq, now) };
+    if let Some(entry) = begin::<R>(percpu, rq, address, start_ns) {
         entry.issue_ns = now;
     }
+}
+
+/// Returns when a request was allocated, as the kernel's own statistics have it; now where they are switched off.
+///
+/// # Safety
+/// `rq` is of the kind that R reads.
+#[inline(always)]
+unsafe fn allocated<R: KernelRead>(rq: Pointer, now: u64) -> u64 {
+    // SAFETY: by the contract.
+    let start_ns: u64 = unsafe { R::read(rq, offset!(rq_start_time)) };
+    if start_ns == 0 || start_ns > now { now } else { start_ns }
 }
 
 /// Handles block_rq_complete(request, status, bytes).
@@ -124,7 +141,10 @@ pub fn issue<R: KernelRead>(rq: Pointer) {
 pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
     let Some(percpu) = PerCpuState::of(Program::RequestComplete) else { return };
     let address = percpu.address(rq);
-    let Some(entry) = table::find(&TOTAL_REQUESTS, address) else { return };
+    let entry = table::find(&TOTAL_REQUESTS, address);
+    if entry.is_none() && setting!(legacy_request_start) == 0 {
+        return;
+    }
     // SAFETY: `rq` is of the kind that R reads.
     let (left, flags) =
         unsafe { (R::read::<u32>(rq, offset!(rq_data_len)), R::read::<u32>(rq, offset!(rq_flags))) };
@@ -133,8 +153,18 @@ pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
     }
     // SAFETY: the clock has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
-    let request = *entry;
-    table::release(entry);
+    let request = match entry {
+        Some(entry) => {
+            let request = *entry;
+            table::release(entry);
+            request
+        }
+        // SAFETY: as above.
+        None => match unsafe { unannounced_flush::<R>(rq, left, now) } {
+            Some(request) => request,
+            None => return,
+        },
+    };
     let Some(total) = TOTAL_SUMS.get_ptr_mut(request.total) else { return };
     // SAFETY: this program alone writes the total of this CPU.
     let total = unsafe { &mut *total };
@@ -150,6 +180,33 @@ pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
         total.device_ns += device;
         add(&mut total.device, device);
     }
+}
+
+/// Returns a request that completes and has no entry, if it is a flush without data.
+///
+/// # Safety
+/// `rq` is of the kind that R reads.
+#[inline(always)]
+unsafe fn unannounced_flush<R: KernelRead>(rq: Pointer, data: u32, now: u64) -> Option<TotalRequest> {
+    // SAFETY: by the contract; a request's bio is of the same kind.
+    let (disk, start_ns, bio_opf) = unsafe {
+        let bio: Pointer = R::read(rq, offset!(rq_bio));
+        if bio.is_null() {
+            return None;
+        }
+        (device::disk_of::<R>(rq), allocated::<R>(rq, now), R::read::<u32>(bio, offset!(bio_opf)))
+    };
+    // The request's own flag is cleared by then (blk_insert_flush, block/blk-flush.c). The flush machine's own request
+    // has no bio. A write with data, whose issue was before these programs, has no data left.
+    if data != 0 || bio_opf & OPF_PREFLUSH == 0 || start_ns < setting!(totals_since_ns) {
+        return None;
+    }
+    if !device::device_passes(disk, disk) {
+        return None;
+    }
+    let program = if setting!(disk_total_sets) == 0 { UNKNOWN } else { [0; 2] };
+    let total = position(&TotalKey { program, cgroup: 0, disk, operation: OP_FLUSH });
+    Some(TotalRequest { start_ns, issue_ns: 0, bytes: 0, total })
 }
 
 #[inline(always)]

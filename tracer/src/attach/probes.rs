@@ -127,7 +127,7 @@ pub const TOTALS_PROBES: &[Probe] = &[
         "block_rq_complete",
         "totals_complete",
         Need::Required,
-        &["rq_flags", "rq_data_len"],
+        &["rq_flags", "rq_queue", "queue_disk", "rq_bio", "bio_opf", "rq_data_len", "rq_start_time"],
         "when a request completed",
     ),
     probe(
@@ -136,7 +136,7 @@ pub const TOTALS_PROBES: &[Probe] = &[
         "block_rq_issue",
         "totals_issue",
         Need::Required,
-        &["rq_queue", "queue_disk", "rq_cmd_flags", "rq_data_len"],
+        &["rq_queue", "queue_disk", "rq_cmd_flags", "rq_data_len", "rq_start_time"],
         "when a request was issued to the device",
     ),
     probe(
