@@ -136,6 +136,29 @@ fn the_cost_is_that_of_the_kernels_own_statistics() {
     }
 }
 
+/// Two agents next to each other, of which one counts all requests too. Neither records one.
+#[test]
+fn the_cost_of_totals_is_part_of_it() {
+    needs!("losetup");
+    let disk = or_skip!(Disk::raw(1 << 20));
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let none = ["--comm", "no such task"];
+    let (plain, address) = agent(folders[0].path(), "50%", &none);
+    let (counting, of_counting) = agent(folders[1].path(), "50%", &[&none[..], &["--totals"]].concat());
+    let mut costs = [0.0; 2];
+    with_reads(&disk, || {
+        thread::sleep(AVERAGE + Duration::from_secs(1));
+        costs = [&address, &of_counting]
+            .map(|address| metrics::value(&metrics::get(address, "/metrics"), "blkkin_budget_kernel_ratio"));
+    });
+    plain.finish_without_error();
+    counting.finish_without_error();
+    let [plain, counting] = costs;
+    println!("{plain} without totals, {counting} with totals");
+    // Three more programs for each request, next to six that leave it out.
+    assert!(plain > 0.0 && counting > 1.25 * plain && counting < 4.0 * plain, "{counting} and {plain}");
+}
+
 /// The kernel's statistics of eBPF programs, until the value is dropped.
 struct ProgramStatistics(String);
 

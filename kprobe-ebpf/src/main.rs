@@ -173,11 +173,18 @@ hook!("block_rq_merge", request_merge_btf, request_merge_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     ending!(Program::RequestMerge, request::merge(arg(c, 0)))
 });
-hook!("block_io_start", totals_start_btf, totals_start_raw, |c, Read| totals::start::<Read>(arg(c, 0)));
-hook!("block_rq_issue", totals_issue_btf, totals_issue_raw, |c, Read| totals::issue::<Read>(arg(c, 0)));
-hook!("block_rq_complete", totals_complete_btf, totals_complete_raw, |c, Read| {
+hook!("block_io_start", totals_start_btf, totals_start_raw, |c, Read| timed!(
+    Program::RequestStart,
+    totals::start::<Read>(arg(c, 0))
+));
+hook!("block_rq_issue", totals_issue_btf, totals_issue_raw, |c, Read| timed!(
+    Program::RequestIssue,
+    totals::issue::<Read>(arg(c, 0))
+));
+hook!("block_rq_complete", totals_complete_btf, totals_complete_raw, |c, Read| timed!(
+    Program::RequestComplete,
     totals::complete::<Read>(arg(c, 0), word(c, 1) as u32, word(c, 2) as u32)
-});
+));
 hook!("mm_filemap_fault", fault_begin_btf, fault_begin_raw, |c, Read| timed!(
     Program::FaultBegin,
     page_fault::begin::<Read>(arg(c, 0), word(c, 1))

@@ -25,6 +25,7 @@ use crate::config::TracerConfig;
 use crate::error::TracerError;
 use crate::head_sampling::HeadSamplingRatio;
 use crate::keep::{KeepRule, KeepRules};
+use crate::totals::RequestCounter;
 
 /// Settings of a running trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +93,13 @@ impl CaptureControl {
     /// Returns what the budget does, if there is one.
     pub fn budget(&self) -> Option<BudgetStatus> {
         self.lock().budget.as_ref().map(BudgetKeeper::status)
+    }
+
+    /// Takes the time of the programs that count all requests into account, if there is a budget.
+    pub fn add_to_budget(&self, counter: &RequestCounter) {
+        if let Some(budget) = &mut self.lock().budget {
+            budget.add_programs(counter.counters());
+        }
     }
 
     /// Returns the rules that compare operations with each other, as they are written on the command line, each with the

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::sync::Arc;
 
 use aya::maps::{Array, MapData, PerCpuArray};
 use aya::{Ebpf, EbpfLoader};
@@ -178,7 +179,7 @@ pub struct RequestCounter {
     _ebpf: Ebpf,
     keys: Array<MapData, Words<KeySet>>,
     sums: PerCpuArray<MapData, Words<Total>>,
-    counters: KernelCounters,
+    counters: Arc<KernelCounters>,
     attached: Vec<Attached>,
     operations: ReqOpTable,
     /// Sets of keys.
@@ -268,12 +269,17 @@ impl RequestCounter {
             _ebpf: ebpf,
             keys,
             sums,
-            counters: KernelCounters::new(counters),
+            counters: Arc::new(KernelCounters::new(counters)),
             attached,
             operations: types.operations.clone(),
             sets,
             last: HashMap::new(),
         })
+    }
+
+    /// Returns the counters of the programs.
+    pub(crate) fn counters(&self) -> Arc<KernelCounters> {
+        Arc::clone(&self.counters)
     }
 
     /// Reads all totals.

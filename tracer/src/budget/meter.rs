@@ -34,6 +34,11 @@ pub(super) struct Tick {
     pub(super) variable: f64,
 }
 
+/// Returns the time that programs with these counters took.
+pub(super) fn programs_ns(kernel: &[u64; COUNTERS]) -> u64 {
+    kernel[slot::TIMED_NS] * slot::TIMED_EVERY + kernel[slot::RUNS] * RUN_NS
+}
+
 /// Counters of one moment.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
@@ -55,16 +60,19 @@ impl Meter {
         Meter { cpus: cpus as f64, readings: VecDeque::new() }
     }
 
-    /// Returns the cost since the last tick, if one is due.
-    pub(super) fn update(&mut self, now: Instant, kernel: &[u64; COUNTERS]) -> Option<Tick> {
-        if self.readings.back().is_some_and(|last| now.duration_since(last.at) < TICK) {
-            return None;
-        }
+    /// Returns whether a tick is due.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.readings.back().is_none_or(|last| now.duration_since(last.at) >= TICK)
+    }
+
+    /// Returns the cost since the last tick; none at the first one. `others_ns`: [`programs_ns`] of programs that record
+    /// nothing.
+    pub(super) fn update(&mut self, now: Instant, kernel: &[u64; COUNTERS], others_ns: u64) -> Option<Tick> {
         let fired = [slot::NBD_FIRED, slot::PAGES_FIRED, slot::FAULTS_FIRED, slot::DIRTY_FIRED];
         let fired = fired.iter().chain(&[slot::ASYNC_FIRED, slot::WAITS_FIRED]);
         let reading = Reading {
             at: now,
-            kernel_ns: kernel[slot::TIMED_NS] * slot::TIMED_EVERY + kernel[slot::RUNS] * RUN_NS,
+            kernel_ns: programs_ns(kernel) + others_ns,
             user_ns: clock::process_cpu_ns(),
             records: (slot::FIRED..slot::DROPPED).chain(fired.copied()).map(|counter| kernel[counter]).sum(),
         };

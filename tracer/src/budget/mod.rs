@@ -5,7 +5,7 @@
 //!
 //! *The cost* has two parts. The programs that run most measure one run in 61 (`TIMED_NS`), and each run is
 //! charged with 8 ns for the kernel's way into it. The process' own CPU time is everything that the
-//! tracer does with the records, whatever process it is in: reading, encoding, sending.
+//! tracer does with the records, whatever process it is in: reading, encoding, sending. Programs that count all requests belong to the first part.
 //!
 //! *Invariant*: the ratio changes only what is recorded from now on, and each record has its own ratio.
 //!
@@ -26,8 +26,9 @@ use blkkin_wire::head_sampling::HeadSampling;
 
 use crate::error::TracerError;
 use crate::head_sampling::HeadSamplingRatio;
+use crate::stats::counters::KernelCounters;
 use controller::Controller;
-use meter::Meter;
+use meter::{Meter, programs_ns};
 
 /// Share of the machine's CPUs, in parts per million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +104,8 @@ pub(crate) struct BudgetKeeper {
     meter: Meter,
     controller: Controller,
     status: BudgetStatus,
+    /// Counters of programs that record nothing, and whose time is a part of the cost.
+    others: Vec<Arc<KernelCounters>>,
 }
 
 impl BudgetKeeper {
@@ -115,7 +118,12 @@ impl BudgetKeeper {
         // SAFETY: no memory is passed.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize;
         let controller = Controller::new(budget.share(), greatest, keeps);
-        BudgetKeeper { meter: Meter::new(cpus), controller, status }
+        BudgetKeeper { meter: Meter::new(cpus), controller, status, others: Vec::new() }
+    }
+
+    /// Takes the time of further programs into account.
+    pub(crate) fn add_programs(&mut self, counters: Arc<KernelCounters>) {
+        self.others.push(counters);
     }
 
     /// Keeps this budget from now on, with the present ratio, or the greatest one if that is smaller.
@@ -149,7 +157,15 @@ impl BudgetKeeper {
         kernel: &[u64; COUNTERS],
         ratio: &mut HeadSamplingRatio,
     ) -> Result<(), TracerError> {
-        let Some(tick) = self.meter.update(Instant::now(), kernel) else { return Ok(()) };
+        let now = Instant::now();
+        if !self.meter.is_due(now) {
+            return Ok(());
+        }
+        let mut others_ns = 0;
+        for counters in &self.others {
+            others_ns += programs_ns(&counters.read()?);
+        }
+        let Some(tick) = self.meter.update(now, kernel, others_ns) else { return Ok(()) };
         let Shared { kernel_ppm, user_ppm, one_in, changes, is_exceeded, keep_suspended, .. } =
             &*self.status.0;
         let [kernel_share, user_share] = self.meter.recent();

@@ -48,6 +48,9 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     // First, because a tracer's rings fill from its start on.
     let totals = request_metrics(args, &config)?;
     let mut tracer = Tracer::load(&config)?;
+    if let Some((totals, capture)) = totals.as_ref().zip(tracer.capture()) {
+        totals.add_to_budget(&capture);
+    }
     context_trust::warn_if_limited(&config.contexts);
     filter.trace_processes(&tracer)?;
     let lttng = LttngSource::open(&args.lttng, &config.contexts)?

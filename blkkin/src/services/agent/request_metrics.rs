@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use blkkin_probe_abi::totals::{BUCKETS, bounds_of};
+use blkkin_tracer::capture::CaptureControl;
 use blkkin_tracer::enrich::devices::{DeviceNames, disk_of_partition};
 use blkkin_tracer::totals::{KeyKind, RequestCounter, RequestTotal, Totals};
 use blkkin_tracer::{TracerConfig, TracerError};
@@ -52,6 +53,11 @@ impl RequestMetrics {
         let last = counter.read()?;
         let reader = Reader { counter, names: DeviceNames::snapshot(), read_at: Instant::now(), last };
         Ok(RequestMetrics(Mutex::new(reader)))
+    }
+
+    /// Takes the time of these programs into account where the tracer keeps a budget.
+    pub(super) fn add_to_budget(&self, capture: &CaptureControl) {
+        capture.add_to_budget(&self.0.lock().unwrap_or_else(PoisonError::into_inner).counter);
     }
 
     /// Reads the totals before their counts wrap, if the last reading is long ago. The agent calls it for each batch.
