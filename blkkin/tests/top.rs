@@ -194,7 +194,7 @@ fn the_time_in_the_queue_and_flushes_are_counted() {
     }
 }
 
-/// What may run on the CPU between the two readings of the clock at a hook, in all: interrupts, and a task that has
+/// Time of whatever runs on the CPU between the two readings of the clock at a hook, in all: interrupts, and a task that has
 /// waited (once 0.26 ms, in a run next to two guests).
 const BETWEEN_CLOCKS_NS: u64 = 5_000_000;
 
