@@ -19,6 +19,7 @@ use crate::support::fio::Fio;
 use crate::support::live::{LiveTrace, eventually};
 use crate::support::missed_ends::RUNS_MAX;
 use crate::support::terminal::OnTerminal;
+use crate::support::tools::kernel;
 use crate::support::{needs, or_skip};
 
 /// A `blkkin top --json` of one disk.
@@ -134,8 +135,10 @@ fn each_request_of_a_disk_is_counted_with_its_time() {
         let kernels = (counted[3] + counted[7]) * 1_000_000;
         println!("ns of requests by blkkin top and by the kernel: {own} and {kernels}");
         assert!(own.abs_diff(kernels) <= kernels / 10 + 2_000_000, "{own} and {kernels}");
-        assert_same_as(&rows, &trace, &disk);
-        return;
+        if is_same_as(&rows, &trace, &disk) {
+            return;
+        }
+        assert!(run < RUNS_MAX, "in each of {run} runs the times differ");
     }
 }
 
@@ -161,9 +164,10 @@ fn the_time_in_the_queue_and_flushes_are_counted() {
         for _ in 0..FLUSHES {
             device.sync_all().unwrap();
         }
+        let (rows, rest) = top.finish();
+        // The kernel counts a request after its bios have ended.
         let counted: Vec<u64> =
             stat_columns(disk.name()).iter().zip(&before).map(|(after, before)| after - before).collect();
-        let (rows, rest) = top.finish();
         let of = |operation: &str, name: &str| {
             let rows = rows.iter().filter(|row| row["operation"] == operation);
             rows.map(|row| row[name].as_u64().unwrap()).sum::<u64>()
@@ -173,36 +177,36 @@ fn the_time_in_the_queue_and_flushes_are_counted() {
             continue;
         }
         assert_eq!(rest, serde_json::json!({ "others": 0, "untracked": 0, "missed": 0 }));
-        assert_eq!((of("read", "requests"), counted[0]), (BATCHES * DEPTH, BATCHES * DEPTH), "{rows:#?}");
         // The kernel counts a flush without data as a write.
-        assert_eq!((of("flush", "requests"), counted[4]), (FLUSHES, FLUSHES), "{rows:#?}");
+        let requests = [of("read", "requests"), of("flush", "requests")];
+        assert_eq!(requests, [counted[0], counted[4]], "{rows:#?}");
+        assert!(requests[0] >= BATCHES * DEPTH && requests[1] >= FLUSHES, "{rows:#?}");
         assert_eq!((of("flush", "bytes"), of("flush", "device_ns")), (0, 0), "{rows:#?}");
+        // Half of a batch waits for the other half to be submitted.
+        assert!(of("read", "queue_ns") > BATCHES * DEPTH * 200, "{rows:#?}");
         for (operation, of_kernel) in [("read", counted[3]), ("flush", counted[7])] {
             let [queue, device] = ["queue_ns", "device_ns"].map(|name| of(operation, name));
             let of_kernel = of_kernel * 1_000_000;
             println!(
                 "{operation}: {queue} ns in the queue, {device} ns in the device, {of_kernel} ns by the kernel"
             );
-            assert!(queue > of_kernel / 20, "{rows:#?}");
-            // The kernel has ms, summed from ns. Since 6.9 its time begins with the plug, before the request is
-            // allocated.
+            // The kernel has ms, summed from ns.
             let own = queue + device;
             assert!(own <= of_kernel * 11 / 10 + 2_000_000, "{rows:#?}");
-            assert!(own + 1_000_000 >= of_kernel / 2, "{rows:#?}");
+            // Since 6.9 its time begins with the plug, before the request is allocated.
+            assert!(kernel() >= (6, 9) || own * 11 / 10 + 2_000_000 >= of_kernel, "{rows:#?}");
         }
         return;
     }
 }
 
-/// Time of whatever runs on the CPU between the two readings of the clock at a hook, in all: interrupts, and a task that has
-/// waited (once 0.26 ms, in a run next to two guests).
-const BETWEEN_CLOCKS_NS: u64 = 5_000_000;
-
-/// Compares the rows with the report of a trace that recorded every request. Both read the clock one after the other at
-/// each hook, and both round a time to a part of itself.
-fn assert_same_as(rows: &[Value], trace: &Value, disk: &Disk) {
+/// Compares the rows with the report of a trace that recorded every request, and returns whether the times are the same.
+/// Both read the clock one after the other at each hook, and both round a time to a part of itself. What runs on the CPU
+/// between the two readings is in one of them only (once 0.26 ms, next to two guests).
+fn is_same_as(rows: &[Value], trace: &Value, disk: &Disk) -> bool {
     let devices = trace["devices"].as_array().unwrap();
     let device = devices.iter().find(|device| device["device"] == disk.name()).unwrap();
+    let mut is_same = true;
     for operation in device["operations"].as_array().unwrap() {
         let own: Vec<Value> =
             rows.iter().filter(|row| row["operation"] == operation["operation"]).cloned().collect();
@@ -212,12 +216,10 @@ fn assert_same_as(rows: &[Value], trace: &Value, disk: &Disk) {
             let (own, traced) = (sum(&own, name), operation[part]["total_ns"].as_u64().unwrap());
             let requests = operation["requests"].as_u64().unwrap();
             println!("{} {name}: {own} by blkkin top, {traced} by blkkin trace", operation["operation"]);
-            assert!(
-                own.abs_diff(traced) <= traced / 10 + 2_000 * requests + BETWEEN_CLOCKS_NS,
-                "{own} and {traced}"
-            );
+            is_same &= own.abs_diff(traced) <= traced / 10 + 2_000 * requests + 100_000;
         }
     }
+    is_same
 }
 
 /// Reads a block of the disk as a process of this name. Returns whether the read succeeded.

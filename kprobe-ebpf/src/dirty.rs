@@ -23,7 +23,7 @@ use crate::task::{self, page_fault};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::{DIRTY_DROPPED, DIRTY_FIRED};
 use blkkin_probe_abi::fault::{DirtyRecord, TAG_DIRTY};
-use blkkin_probe_abi::record::Header;
+use blkkin_probe_abi::record::{BioPagesRecord, Header};
 use blkkin_probe_abi::settings::Program;
 
 /// Handles writeback_dirty_folio(folio, mapping).
@@ -44,26 +44,23 @@ pub fn folio<R: KernelRead>(folio: Pointer, mapping: Pointer) {
     }
     let Some(percpu) = PerCpuState::of(Program::Dirty) else { return };
     let Some(state) = task::traced(percpu, Program::Dirty) else { return };
-    // SAFETY: both are of the kind that R reads; the clock has no preconditions.
-    let record = unsafe {
-        DirtyRecord {
-            header: Header {
-                tag: TAG_DIRTY,
-                sampling: 0,
-                flags: 0,
-                len: size_of::<DirtyRecord>() as u32,
-                time_ns: bpf_ktime_get_ns(),
-            },
-            span: page_fault::open_span(task, state),
-            task: state.task,
-            file: page_fault::file_of::<R>(mapping),
-            page: R::read(folio, offset!(folio_index)),
-            pages: pages::<R>(folio),
-            task_version: state.version,
-            reserved: 0,
-        }
-    };
-    ring::put_counted(percpu, DIRTY_FIRED, DIRTY_DROPPED, &record);
+    // SAFETY: both are of the kind that R reads; the clock has no preconditions. The record is built in the slot,
+    // field by field, as a task's is (`metadata::emit`): this program has no bio whose pages the slot would describe.
+    unsafe {
+        const { assert!(size_of::<DirtyRecord>() <= size_of::<BioPagesRecord>()) };
+        let record = (&raw mut percpu.pages).cast::<DirtyRecord>();
+        let len = size_of::<DirtyRecord>() as u32;
+        let time_ns = bpf_ktime_get_ns();
+        (&raw mut (*record).header).write(Header { tag: TAG_DIRTY, sampling: 0, flags: 0, len, time_ns });
+        (&raw mut (*record).span).write(page_fault::open_span(task, state));
+        (&raw mut (*record).task).write(state.task);
+        (&raw mut (*record).file).write(page_fault::file_of::<R>(mapping));
+        (&raw mut (*record).page).write(R::read(folio, offset!(folio_index)));
+        (&raw mut (*record).pages).write(pages::<R>(folio));
+        (&raw mut (*record).task_version).write(state.version);
+        (&raw mut (*record).reserved).write(0);
+        ring::put_counted(percpu, DIRTY_FIRED, DIRTY_DROPPED, &*record);
+    }
 }
 
 /// Returns the number of pages of a folio. Only a folio with PG_head has the field.

@@ -8,16 +8,18 @@
 //! because its name changes with each item of work. With `disk_total_sets` a key has no submitter.
 //!
 //! *Kernels before 6.5* announce no request. There the task that issues a request is its submitter, and the request
-//! begins when the kernel's own statistics begin it (`request.start_time_ns`), or at its issue where they are switched
-//! off. A flush without data is not issued itself: it is counted at its completion, and its submitter is `unknown`.
+//! begins when the kernel's own statistics begin it (`request.start_time_ns`), or at its issue where they have no time.
+//! A request that is never issued, like a flush without data, is counted at its completion, and its submitter is
+//! `unknown`.
 //!
 //! *Invariant*: a request is counted once, at its last completion, as `block::request` defines it; its time in the
-//! queue and in the device are those between the three hooks. A total belongs to one CPU and one program. So no
+//! queue and in the device are those between the three hooks, or before 6.5 from that begin on. A request that is never
+//! issued has time in the queue only. A total belongs to one CPU and one program. So no
 //! addition is atomic.
 //!
 //! *Full tables.* A key without a place counts in [`OTHERS`]. A request without a place is not counted in a total,
 //! but in REQUESTS_UNTRACKED. A request that the scheduler merges into another never completes; its entry is
-//! overwritten when its address is used again.
+//! overwritten when its address is used again. Before 6.5 the time of its begin shows that an entry is another request's.
 //!
 //! *Rejected*: a hash map by key. Its lookup costs more than the sum of these programs (runtime/table.rs).
 
@@ -88,7 +90,8 @@ fn begin<R: KernelRead>(
     }
     // A write without data is sent for its flush.
     let is_flush = bytes == 0 && opf & OPF_PREFLUSH != 0;
-    let total = position(&key(disk, if is_flush { OP_FLUSH } else { opf & OP_MASK }));
+    let operation = if is_flush { OP_FLUSH } else { opf & OP_MASK };
+    let total = position(&key_of(Submitter::Current, disk, operation));
     let entry = table::claim(&TOTAL_REQUESTS, address, percpu, CLAIMS)?;
     *entry = TotalRequest { start_ns, issue_ns: 0, bytes, total };
     Some(entry)
@@ -101,7 +104,8 @@ pub fn issue<R: KernelRead>(rq: Pointer) {
     let address = percpu.address(rq);
     // SAFETY: the clock has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
-    if let Some(entry) = table::find(&TOTAL_REQUESTS, address) {
+    // SAFETY: `rq` is of the kind that R reads.
+    if let Some(entry) = unsafe { entry_of::<R>(percpu, rq, address) } {
         // A request that the device could not take is issued again.
         if entry.issue_ns == 0 {
             entry.issue_ns = now;
@@ -119,21 +123,34 @@ pub fn issue<R: KernelRead>(rq: Pointer) {
         return;
     }
     // SAFETY: as above.
-    let start_ns = unsafe { allocated::<R>(rq, now) };
+    let begin_ns: u64 = unsafe { R::read(rq, offset!(rq_start_time)) };
+    let start_ns = if begin_ns == 0 { now } else { begin_ns };
     if let Some(entry) = begin::<R>(percpu, rq, address, start_ns) {
         entry.issue_ns = now;
     }
 }
 
-/// Returns when a request was allocated, as the kernel's own statistics have it; now where they are switched off.
+/// Returns the entry of a request. Before 6.5 an entry with another begin is one of which the end was missed.
 ///
 /// # Safety
 /// `rq` is of the kind that R reads.
 #[inline(always)]
-unsafe fn allocated<R: KernelRead>(rq: Pointer, now: u64) -> u64 {
-    // SAFETY: by the contract.
-    let start_ns: u64 = unsafe { R::read(rq, offset!(rq_start_time)) };
-    if start_ns == 0 || start_ns > now { now } else { start_ns }
+unsafe fn entry_of<R: KernelRead>(
+    percpu: &mut PerCpuState,
+    rq: Pointer,
+    address: u64,
+) -> Option<&'static mut TotalRequest> {
+    let entry = table::find(&TOTAL_REQUESTS, address)?;
+    if setting!(legacy_request_start) != 0 {
+        // SAFETY: by the contract.
+        let begin: u64 = unsafe { R::read(rq, offset!(rq_start_time)) };
+        if begin != 0 && begin != entry.start_ns {
+            percpu.count(REQUESTS_STALE);
+            table::release(entry);
+            return None;
+        }
+    }
+    Some(entry)
 }
 
 /// Handles block_rq_complete(request, status, bytes).
@@ -141,11 +158,12 @@ unsafe fn allocated<R: KernelRead>(rq: Pointer, now: u64) -> u64 {
 pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
     let Some(percpu) = PerCpuState::of(Program::RequestComplete) else { return };
     let address = percpu.address(rq);
-    let entry = table::find(&TOTAL_REQUESTS, address);
+    // SAFETY: `rq` is of the kind that R reads.
+    let entry = unsafe { entry_of::<R>(percpu, rq, address) };
     if entry.is_none() && setting!(legacy_request_start) == 0 {
         return;
     }
-    // SAFETY: `rq` is of the kind that R reads.
+    // SAFETY: as above.
     let (left, flags) =
         unsafe { (R::read::<u32>(rq, offset!(rq_data_len)), R::read::<u32>(rq, offset!(rq_flags))) };
     if flags >> (offset!(rqf_flush_seq_bit) & 31) & 1 != 0 || bytes < left {
@@ -160,7 +178,7 @@ pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
             request
         }
         // SAFETY: as above.
-        None => match unsafe { unannounced_flush::<R>(rq, left, now) } {
+        None => match unsafe { never_issued::<R>(rq, left, now) } {
             Some(request) => request,
             None => return,
         },
@@ -172,7 +190,7 @@ pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
     total.bytes += request.bytes as u64;
     total.errors += (status & 0xff != 0) as u64;
     let issued = if request.issue_ns == 0 { now } else { request.issue_ns };
-    let queue = issued.wrapping_sub(request.start_ns);
+    let queue = issued.saturating_sub(request.start_ns);
     total.queue_ns += queue;
     add(&mut total.queue, queue);
     if request.issue_ns != 0 {
@@ -182,31 +200,36 @@ pub fn complete<R: KernelRead>(rq: Pointer, status: u32, bytes: u32) {
     }
 }
 
-/// Returns a request that completes and has no entry, if it is a flush without data.
+/// State of a request that was not issued, or is to be issued again (MQ_RQ_IDLE, include/linux/blk-mq.h).
+const STATE_IDLE: u32 = 0;
+
+/// Returns a request that completes and has no entry, if it was never issued: a flush without data, or one that failed
+/// before.
 ///
 /// # Safety
 /// `rq` is of the kind that R reads.
 #[inline(always)]
-unsafe fn unannounced_flush<R: KernelRead>(rq: Pointer, data: u32, now: u64) -> Option<TotalRequest> {
+unsafe fn never_issued<R: KernelRead>(rq: Pointer, bytes: u32, now: u64) -> Option<TotalRequest> {
     // SAFETY: by the contract; a request's bio is of the same kind.
-    let (disk, start_ns, bio_opf) = unsafe {
+    let (bio_opf, begin_ns, disk) = unsafe {
         let bio: Pointer = R::read(rq, offset!(rq_bio));
-        if bio.is_null() {
+        // The flush machine's own request has no bio.
+        if bio.is_null() || R::read::<u32>(rq, offset!(rq_state)) != STATE_IDLE {
             return None;
         }
-        (device::disk_of::<R>(rq), allocated::<R>(rq, now), R::read::<u32>(bio, offset!(bio_opf)))
+        let bio_opf: u32 = R::read(bio, offset!(bio_opf));
+        (bio_opf, R::read::<u64>(rq, offset!(rq_start_time)), device::disk_of::<R>(rq))
     };
-    // The request's own flag is cleared by then (blk_insert_flush, block/blk-flush.c). The flush machine's own request
-    // has no bio. A write with data, whose issue was before these programs, has no data left.
-    if data != 0 || bio_opf & OPF_PREFLUSH == 0 || start_ns < setting!(totals_since_ns) {
+    let is_earlier = begin_ns != 0 && begin_ns < setting!(totals_since_ns);
+    if is_earlier || !device::device_passes(disk, disk) {
         return None;
     }
-    if !device::device_passes(disk, disk) {
-        return None;
-    }
-    let program = if setting!(disk_total_sets) == 0 { UNKNOWN } else { [0; 2] };
-    let total = position(&TotalKey { program, cgroup: 0, disk, operation: OP_FLUSH });
-    Some(TotalRequest { start_ns, issue_ns: 0, bytes: 0, total })
+    // The request's own flag is cleared by then (blk_insert_flush, block/blk-flush.c).
+    let is_flush = bytes == 0 && bio_opf & OPF_PREFLUSH != 0;
+    let operation = if is_flush { OP_FLUSH } else { bio_opf & OP_MASK };
+    let total = position(&key_of(Submitter::Unknown, disk, operation));
+    let start_ns = if begin_ns == 0 { now } else { begin_ns };
+    Some(TotalRequest { start_ns, issue_ns: 0, bytes, total })
 }
 
 #[inline(always)]
@@ -216,11 +239,21 @@ fn add(histogram: &mut [u32; BUCKETS], ns: u64) {
     }
 }
 
-/// Returns the key of a request that the current task submits.
+/// Submitter of a request.
+#[derive(Clone, Copy, PartialEq)]
+enum Submitter {
+    Current,
+    Unknown,
+}
+
+/// Returns the key of a request.
 #[inline(always)]
-fn key(disk: u32, operation: u32) -> TotalKey {
+fn key_of(submitter: Submitter, disk: u32, operation: u32) -> TotalKey {
     if setting!(disk_total_sets) != 0 {
         return TotalKey { program: [0; 2], cgroup: 0, disk, operation };
+    }
+    if submitter == Submitter::Unknown {
+        return TotalKey { program: UNKNOWN, cgroup: 0, disk, operation };
     }
     let task = task::current();
     // SAFETY: the current task is typed.

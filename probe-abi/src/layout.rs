@@ -98,7 +98,7 @@ layout! {
     disk_major, disk_first_minor, disk_private,
     /// struct request
     rq_queue, rq_cmd_flags, rq_flags, rq_tag, rq_data_len, rq_sector, rq_bio, rq_hctx, rq_queuelist,
-    rq_flush_list, rq_part, rq_end_io_data, rq_start_time,
+    rq_flush_list, rq_part, rq_end_io_data, rq_start_time, rq_state,
     /// struct request_queue
     queue_disk,
     /// struct blk_mq_hw_ctx, blk_flush_queue

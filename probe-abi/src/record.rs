@@ -490,11 +490,13 @@ pub const FILE_UNMOUNTED: u16 = 1 << 2;
 /// 4,096 (PATH_MAX, include/uapi/linux/limits.h); relative ones can build longer paths.
 pub const FILE_PATH_MAX: usize = 8192;
 /// Maximum components of a file's path, with one for each mount point.
-pub const PATH_DEPTH_MAX: usize = CLIMB_STEPS * CLIMBS_MAX;
-/// Steps of a path walk that the verifier checks as one function.
-pub const CLIMB_STEPS: usize = 16;
-/// Calls of that function for one path.
-pub const CLIMBS_MAX: usize = 128;
+pub const PATH_DEPTH_MAX: usize = CLIMB_STEPS * CLIMBS_MAX * ASCENTS_MAX;
+/// Steps of a climb, which the verifier checks as one function.
+pub const CLIMB_STEPS: usize = 8;
+/// Climbs of an ascent, which it checks as another one.
+pub const CLIMBS_MAX: usize = 16;
+/// Ascents of a path walk.
+pub const ASCENTS_MAX: usize = 16;
 
 /// Path of a file. Tail: its components, *leaf first*, each ended by NUL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -39,9 +39,9 @@ pub const BUCKETS: usize = (POWERS << PARTS_BITS) as usize + 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct TotalKey {
-    /// Name of the process that submitted the requests, NUL padded.
+    /// Name of the process that submitted the requests, NUL padded; `unknown` where no hook saw it.
     pub program: [u64; 2],
-    /// Cgroup of the process.
+    /// Cgroup of the process; 0 if unknown.
     pub cgroup: u64,
     /// Disk, in the kernel's encoding.
     pub disk: u32,

@@ -38,7 +38,7 @@ use crate::privilege;
 use crate::read::decode::bytes_of;
 use crate::stats::counters::KernelCounters;
 
-/// Kinds that are tried: the hooks are tracepoints, which no function replaces here.
+/// Kinds that are tried: the hooks are tracepoints.
 const KINDS: [AttachKind; 2] = [AttachKind::TpBtf, AttachKind::RawTp];
 
 /// Maps of the programs that record, which are not loaded here: as small as a map can be.
@@ -73,9 +73,9 @@ pub enum KeyKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestKey {
     /// Name of the process that submitted the requests; empty with [`KeyKind::Disk`]. `kworker` stands for all
-    /// workqueues.
+    /// workqueues, and `unknown` for the submitter of a request that is never issued, before Linux 6.5.
     pub program: Box<str>,
-    /// Id of its cgroup; 0 with [`KeyKind::Disk`].
+    /// Id of its cgroup; 0 if unknown, and with [`KeyKind::Disk`].
     pub cgroup: u64,
     /// Disk of the requests.
     pub disk: DeviceId,
@@ -208,7 +208,9 @@ impl RequestCounter {
         privilege::check()?;
         let types = layout::resolve()?;
         let mut first = None;
-        for kind in KINDS {
+        // Functions replace none of these hooks.
+        let wanted = config.attach.filter(|kind| KINDS.contains(kind));
+        for kind in KINDS.into_iter().filter(|kind| wanted.is_none_or(|wanted| wanted == *kind)) {
             match RequestCounter::load_as(config, keys, kind, &types) {
                 Err(error @ TracerError::Probe { .. }) => drop(first.get_or_insert(error)),
                 other => return other,

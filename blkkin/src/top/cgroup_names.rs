@@ -23,8 +23,11 @@ pub(super) struct CgroupNames {
 }
 
 impl CgroupNames {
-    /// Returns the path of a cgroup: `/system.slice/postgresql.service`.
+    /// Returns the path of a cgroup: `/system.slice/postgresql.service`; `unknown` for 0.
     pub(super) fn path(&mut self, id: u64) -> String {
+        if id == 0 {
+            return "unknown".to_owned();
+        }
         if !self.paths.contains_key(&id) && self.walked.is_none_or(|walked| walked.elapsed() > WALK_EVERY) {
             self.walked = Some(Instant::now());
             if let Some(root) = filter::cgroup_hierarchy() {

@@ -204,7 +204,8 @@ pub(crate) fn append_buffered(file: &File, mode: Mode, count: u64, offset: bool)
     if mode == Mode::Sqpoll {
         builder.setup_sqpoll(1_000);
     }
-    let Ok(mut ring) = builder.build(1) else { return 1 };
+    // The kernel may complete an entry before it has freed its place.
+    let Ok(mut ring) = builder.build(2) else { return 1 };
     let flags = if mode == Mode::Worker { Flags::ASYNC } else { Flags::empty() };
     let block = Block([0x5a; BLOCK]);
     for number in 0..count {

@@ -266,19 +266,29 @@ pub extern "C" fn emit_parts(bio: u64) -> u64 {
             if i >= segments {
                 break;
             }
-            let at = vector.wrapping_add(i as usize * BIO_VEC);
-            let (start, length) = segment(at);
-            if start != percpu.walk.now {
-                put_part(percpu.walk.budget, percpu.walk.now);
-                percpu.walk.budget = start;
-            }
-            percpu.walk.now = start + length as u64;
+            add_segment(vector as u64 + i as u64 * BIO_VEC as u64);
             i += 1;
         }
     }
     put_part(percpu.walk.budget, percpu.walk.now);
     percpu.pages.header.flags = flags;
     (percpu.pages.offset, percpu.pages.bytes) = (whole, whole_bytes);
+    0
+}
+
+/// Adds a segment to the current part, or writes the record of that part and begins another one. A global function,
+/// which the verifier checks once instead of for each segment.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn add_segment(at: u64) -> u64 {
+    let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return 0 };
+    // SAFETY: bpf_probe_read_kernel takes any address.
+    let (start, length) = unsafe { segment(at as Pointer) };
+    if start != percpu.walk.now {
+        put_part(percpu.walk.budget, percpu.walk.now);
+        percpu.walk.budget = start;
+    }
+    percpu.walk.now = start + length as u64;
     0
 }
 

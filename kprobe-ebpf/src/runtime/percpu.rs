@@ -26,7 +26,8 @@ pub struct PerCpuState {
     pub walk: CompletionWalk,
     /// Buffer in which `metadata::emit` builds a task's record.
     pub task: TaskRecord,
-    /// In block_bio_queue's slot, the record of the origin of a bio's pages.
+    /// In block_bio_queue's slot, the record of the origin of a bio's pages; in writeback_dirty_folio's, that of the
+    /// pages that became dirty.
     pub pages: BioPagesRecord,
     /// File whose path is to be read, for `name::name_file`.
     pub naming: Naming,

@@ -5,7 +5,7 @@
 //! verifier does not know its type. There the child's tid is stored, and the child inherits at its
 //! first event.
 
-use super::filter::{self, MARKED, cgroup_of};
+use super::filter::{self, MARKED};
 use super::metadata::{PF_IO_WORKER, PF_USER_WORKER, emit, update};
 use super::open_syscall;
 use super::page_fault;
@@ -115,7 +115,7 @@ fn inherit(
     state.task = percpu.next_span_id(program);
     state.parent_task = inherited.parent_task;
     state.version = 1;
-    copy_metadata(child, state);
+    copy_metadata(percpu, child, state);
     if inherited.filtered != 0 && state.flags & TASK_ACTIVE != 0 {
         filter::apply(child, state);
     }
@@ -124,17 +124,20 @@ fn inherit(
     }
 }
 
-/// Copies the task's metadata into its state.
+/// Copies the task's metadata into its state. It is rare, so it loads no pointer through a typed one
+/// ([`emit`]).
 #[inline(always)]
-fn copy_metadata(task: Pointer, state: &mut TaskState) {
+fn copy_metadata(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState) {
     // SAFETY: `task` is typed.
-    unsafe {
-        state.comm =
-            [DirectLoad::read(task, offset!(task_comm)), DirectLoad::read(task, offset!(task_comm) + 8)];
-        let cred: Pointer = DirectLoad::read(task, offset!(task_cred));
-        state.uid = DirectLoad::read(cred, offset!(cred_uid));
-    }
-    state.cgroup = cgroup_of(task);
+    state.comm = unsafe {
+        [DirectLoad::read(task, offset!(task_comm)), DirectLoad::read(task, offset!(task_comm) + 8)]
+    };
+    let cred = percpu.read(task, offset!(task_cred)) as Pointer;
+    state.uid = percpu.read(cred, offset!(cred_uid)) as u32;
+    let set = percpu.read(task, offset!(task_cgroups)) as Pointer;
+    let group = percpu.read(set, offset!(css_set_dfl_cgrp)) as Pointer;
+    let node = percpu.read(group, offset!(cgroup_kn)) as Pointer;
+    state.cgroup = percpu.read(node, offset!(kernfs_id));
 }
 
 /// Handles sched_process_exec, in the task that has just executed another program.
@@ -155,7 +158,7 @@ pub fn exec(percpu: &mut PerCpuState) {
     if state.task == 0 {
         state.task = percpu.next_span_id(Program::TaskExec);
     }
-    copy_metadata(task, state);
+    copy_metadata(percpu, task, state);
     state.version = state.version.wrapping_add(1);
     filter::apply(task, state);
     if state.flags & TASK_FILTERED != 0 {

@@ -162,6 +162,7 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("rq_flush_list", &["request.flush.list"]),
     ("rq_part", &["request.part"]),
     ("rq_start_time", &["request.start_time_ns"]),
+    ("rq_state", &["request.state"]),
     ("rq_end_io_data", &["request.end_io_data"]),
     ("queue_disk", &["request_queue.disk"]),
     ("hctx_fq", &["blk_mq_hw_ctx.fq"]),

@@ -127,7 +127,16 @@ pub const TOTALS_PROBES: &[Probe] = &[
         "block_rq_complete",
         "totals_complete",
         Need::Required,
-        &["rq_flags", "rq_queue", "queue_disk", "rq_bio", "bio_opf", "rq_data_len", "rq_start_time"],
+        &[
+            "rq_flags",
+            "rq_queue",
+            "queue_disk",
+            "rq_bio",
+            "bio_opf",
+            "rq_data_len",
+            "rq_start_time",
+            "rq_state",
+        ],
         "when a request completed",
     ),
     probe(

@@ -65,14 +65,19 @@ impl Meter {
         self.readings.back().is_none_or(|last| now.duration_since(last.at) >= TICK)
     }
 
-    /// Returns the cost since the last tick; none at the first one. `others_ns`: [`programs_ns`] of programs that record
-    /// nothing.
-    pub(super) fn update(&mut self, now: Instant, kernel: &[u64; COUNTERS], others_ns: u64) -> Option<Tick> {
+    /// Returns the cost since the last tick, when one [is due](Meter::is_due); none at the first one. `counting_ns`:
+    /// [`programs_ns`] of the programs that count all requests.
+    pub(super) fn update(
+        &mut self,
+        now: Instant,
+        kernel: &[u64; COUNTERS],
+        counting_ns: u64,
+    ) -> Option<Tick> {
         let fired = [slot::NBD_FIRED, slot::PAGES_FIRED, slot::FAULTS_FIRED, slot::DIRTY_FIRED];
         let fired = fired.iter().chain(&[slot::ASYNC_FIRED, slot::WAITS_FIRED]);
         let reading = Reading {
             at: now,
-            kernel_ns: programs_ns(kernel) + others_ns,
+            kernel_ns: programs_ns(kernel) + counting_ns,
             user_ns: clock::process_cpu_ns(),
             records: (slot::FIRED..slot::DROPPED).chain(fired.copied()).map(|counter| kernel[counter]).sum(),
         };

@@ -5,7 +5,8 @@
 //!
 //! *The cost* has two parts. The programs that run most measure one run in 61 (`TIMED_NS`), and each run is
 //! charged with 8 ns for the kernel's way into it. The process' own CPU time is everything that the
-//! tracer does with the records, whatever process it is in: reading, encoding, sending. Programs that count all requests belong to the first part.
+//! tracer does with the records, whatever process it is in: reading, encoding, sending. Programs that count
+//! all requests belong to the first part.
 //!
 //! *Invariant*: the ratio changes only what is recorded from now on, and each record has its own ratio.
 //!
@@ -105,7 +106,7 @@ pub(crate) struct BudgetKeeper {
     controller: Controller,
     status: BudgetStatus,
     /// Counters of programs that record nothing, and whose time is a part of the cost.
-    others: Vec<Arc<KernelCounters>>,
+    counting_programs: Vec<Arc<KernelCounters>>,
 }
 
 impl BudgetKeeper {
@@ -118,12 +119,12 @@ impl BudgetKeeper {
         // SAFETY: no memory is passed.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize;
         let controller = Controller::new(budget.share(), greatest, keeps);
-        BudgetKeeper { meter: Meter::new(cpus), controller, status, others: Vec::new() }
+        BudgetKeeper { meter: Meter::new(cpus), controller, status, counting_programs: Vec::new() }
     }
 
     /// Takes the time of further programs into account.
     pub(crate) fn add_programs(&mut self, counters: Arc<KernelCounters>) {
-        self.others.push(counters);
+        self.counting_programs.push(counters);
     }
 
     /// Keeps this budget from now on, with the present ratio, or the greatest one if that is smaller.
@@ -161,11 +162,11 @@ impl BudgetKeeper {
         if !self.meter.is_due(now) {
             return Ok(());
         }
-        let mut others_ns = 0;
-        for counters in &self.others {
-            others_ns += programs_ns(&counters.read()?);
+        let mut counting_ns = 0;
+        for counters in &self.counting_programs {
+            counting_ns += programs_ns(&counters.read()?);
         }
-        let Some(tick) = self.meter.update(now, kernel, others_ns) else { return Ok(()) };
+        let Some(tick) = self.meter.update(now, kernel, counting_ns) else { return Ok(()) };
         let Shared { kernel_ppm, user_ppm, one_in, changes, is_exceeded, keep_suspended, .. } =
             &*self.status.0;
         let [kernel_share, user_share] = self.meter.recent();

@@ -151,7 +151,8 @@ impl ProcessWatcher {
         }
         match task.change {
             TaskChange::Execed => {
-                self.send(ProcessChange::Execed { pid, program: task.exe.as_ref().map(mapped) })
+                let program = task.exe.as_ref().map(mapped);
+                self.send(ProcessChange::Execed { pid, program, time: task.time });
             }
             TaskChange::Discovered | TaskChange::Forked => {
                 self.send(ProcessChange::Observed { pid, parent: task.ppid.0, leads: task.tid.0 == pid });

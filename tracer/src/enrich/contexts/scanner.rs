@@ -4,7 +4,7 @@
 //!
 //! *Cost*: a process is scanned when it is first observed, when it executes a program, and when it
 //! maps an executable file that is not in the negative cache. Once every library of a machine has
-//! been scanned, an execve costs one set lookup.
+//! been scanned, an execve costs one set lookup, and one read of /proc/PID/stat if the process was scanned before.
 //!
 //! *Loading libraries*: loaders map a library part by part and may be delayed in between. Until all
 //! scanned files are mapped and relocated, the scan is repeated: after 1 ms, then at doubling
@@ -22,6 +22,9 @@
 //! a second and stops counting the process; a second later it scans the process again for another
 //! slot.
 //!
+//! *A late execve*: changes wait in a queue, so a scan may have read the new program before its execve is reported.
+//! What it found stays. Without it the calls until the next scan would have no names.
+//!
 //! *Races*: what is unloaded during a scan may be gone or replaced, so nothing read from it is
 //! used. A file enters the negative cache only if all reads succeeded and it was still mapped there
 //! afterwards. It leaves the cache if its process turns out to have mapped it during the scan: then
@@ -37,12 +40,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use blkkin_probe_abi::context::{TLS_SLOTS_MAX, TlsSlot};
+use blkkin_wire::clock::MonotonicNs;
 
 use super::config::ContextConfig;
 use super::policy::ContextPolicy;
 use super::process_contexts::ProcessContextTracker;
 use super::scan_stats::ScanStats;
 use super::tls_slots::{TlsSlots, kernel_slot};
+use crate::clock;
 use blkkin_otel_context::MappedFile;
 use blkkin_otel_context::NegativeCache;
 use blkkin_otel_context::{AddressSpace, ScanError, ScanResult, SlotLookup, address_space};
@@ -70,7 +75,7 @@ pub(crate) enum ProcessChange {
     /// A thread of the process was observed. If it is the leader, the process may be new.
     Observed { pid: u32, parent: u32, leads: bool },
     /// The process executes another program, from this file.
-    Execed { pid: u32, program: Option<MappedFile> },
+    Execed { pid: u32, program: Option<MappedFile>, time: MonotonicNs },
     /// The process has mapped this file as executable, in a system call of these times
     /// (CLOCK_MONOTONIC, ns).
     Mapped { pid: u32, file: MappedFile, begin_ns: u64, end_ns: u64 },
@@ -86,13 +91,24 @@ pub(crate) enum ProcessChange {
     Rescan,
 }
 
+/// A scanned process.
+#[derive(Clone, Copy)]
+struct Known {
+    space: AddressSpace,
+    slot: Option<TlsSlot>,
+    /// Begin of its last scan.
+    scanned: MonotonicNs,
+}
+
 /// State of the scanner.
 pub(crate) struct Scanner {
     slots: TlsSlots,
     process_contexts: ProcessContextTracker,
     policy: ContextPolicy,
     /// Scanned processes, and the slots of those that publish.
-    known: HashMap<u32, (AddressSpace, Option<TlsSlot>)>,
+    known: HashMap<u32, Known>,
+    /// Begin of the present scan.
+    scan_began: MonotonicNs,
     negative_cache: NegativeCache,
     /// Processes that could not be scanned, each counted once.
     denied: HashSet<u32>,
@@ -121,6 +137,7 @@ impl Scanner {
             process_contexts,
             policy,
             known: HashMap::new(),
+            scan_began: MonotonicNs(0),
             negative_cache: NegativeCache::new(),
             denied: HashSet::new(),
             stats,
@@ -171,16 +188,16 @@ impl Scanner {
                     self.scan(pid, 0);
                 }
             }
-            ProcessChange::Execed { pid, program } => {
-                // A scan may have read the new program before its execve was reported. What it found stays, and is
-                // checked: without it the calls until the next scan would have no names.
-                let is_read = self.is_up_to_date(pid);
+            ProcessChange::Execed { pid, program, time } => {
+                let is_read = self.was_scanned_since(pid, time);
+                // The kernel side may have removed the slot since then.
+                let has_slot = is_read && self.known.get(&pid).is_some_and(|known| known.slot.is_some());
                 if !is_read {
                     self.clear(pid);
                 }
                 // If the program's file publishes nothing, its libraries are reported as they are
                 // mapped, if mappings are observed.
-                if is_read
+                if has_slot
                     || self.periodic_rescan
                     || !program.is_some_and(|program| self.negative_cache.contains(program))
                 {
@@ -196,8 +213,8 @@ impl Scanner {
             ProcessChange::ContextMapped { pid } => self.scan(pid, 0),
             ProcessChange::UnknownKey { pid } => self.process_contexts.reread(pid),
             ProcessChange::CredentialsChanged { pid } => {
-                let slot = self.known.get(&pid).is_some_and(|(_, slot)| slot.is_some());
-                if !(slot && self.policy.allows(pid)) {
+                let has_slot = self.known.get(&pid).is_some_and(|known| known.slot.is_some());
+                if !(has_slot && self.policy.allows(pid)) {
                     self.scan(pid, 0);
                 }
             }
@@ -210,7 +227,7 @@ impl Scanner {
                 let known = self.known.keys().copied().chain(self.slots.pids());
                 let gone: Vec<u32> = known.filter(|pid| !there.contains(pid)).collect();
                 gone.into_iter().for_each(|pid| self.remove(pid));
-                self.known.retain(|_, (_, slot)| slot.is_some());
+                self.known.retain(|_, known| known.slot.is_some());
                 there.into_iter().for_each(|pid| self.scan(pid, 0));
             }
         }
@@ -218,13 +235,22 @@ impl Scanner {
 
     /// Returns whether the last scan of this process read the address space that it still has.
     fn is_up_to_date(&self, pid: u32) -> bool {
-        self.known.get(&pid).is_some_and(|(known, _)| address_space(pid).as_ref() == Some(known))
+        self.known.get(&pid).is_some_and(|known| address_space(pid) == Some(known.space))
+    }
+
+    /// Returns whether a scan of this process began after that time, and read the address space that it still has.
+    /// Two programs may have equal ones (`setarch --addr-no-randomize`).
+    fn was_scanned_since(&self, pid: u32, time: MonotonicNs) -> bool {
+        self.known.get(&pid).is_some_and(|known| known.scanned > time) && self.is_up_to_date(pid)
     }
 
     /// Takes over the parent's slot for a forked process, which has a copy of its memory. Only
     /// slots in the program itself, which is never unmapped.
     fn inherit_from_parent(&mut self, pid: u32, parent: u32) -> bool {
-        let Some((space, Some(slot))) = self.known.get(&parent).copied() else { return false };
+        let Some(Known { space, slot: Some(slot), .. }) = self.known.get(&parent).copied() else {
+            return false;
+        };
+        self.scan_began = clock::now();
         // The policy is checked per process: the child may have another user.
         if slot.anchor != 0 || address_space(pid) != Some(space) || !self.policy.allows(pid) {
             return false;
@@ -246,6 +272,7 @@ impl Scanner {
         if !self.policy.allows(pid) {
             return self.revoke(pid);
         }
+        self.scan_began = clock::now();
         match blkkin_otel_context::scan(pid, &mut self.negative_cache) {
             Ok(ScanResult { address_space: space, slot, process_contexts, loaded }) => {
                 mapped.into_iter().for_each(|file| self.negative_cache.add_alias(file, &loaded));
@@ -349,8 +376,8 @@ impl Scanner {
             return;
         }
         let lost =
-            self.known.iter_mut().filter(|(pid, (_, slot))| slot.is_some() && !self.slots.contains(**pid));
-        let lost: Vec<u32> = lost.filter_map(|(pid, (_, slot))| slot.take().map(|_| *pid)).collect();
+            self.known.iter_mut().filter(|(pid, known)| known.slot.is_some() && !self.slots.contains(**pid));
+        let lost: Vec<u32> = lost.filter_map(|(pid, known)| known.slot.take().map(|_| *pid)).collect();
         for pid in lost {
             self.count_publisher(true, false);
             self.schedule_retry(pid, EVICTED_RETRY);
@@ -374,9 +401,10 @@ impl Scanner {
     /// Records whether a process has a slot.
     fn record(&mut self, pid: u32, space: AddressSpace, slot: Option<TlsSlot>) {
         if self.known.len() >= TLS_SLOTS_MAX as usize {
-            self.known.retain(|_, (_, slot)| slot.is_some());
+            self.known.retain(|_, known| known.slot.is_some());
         }
-        let had = self.known.insert(pid, (space, slot)).is_some_and(|(_, slot)| slot.is_some());
+        let known = Known { space, slot, scanned: self.scan_began };
+        let had = self.known.insert(pid, known).is_some_and(|known| known.slot.is_some());
         self.count_publisher(had, slot.is_some());
     }
 
@@ -403,7 +431,7 @@ impl Scanner {
         }
         self.process_contexts.remove(pid);
         let known = self.known.remove(&pid);
-        self.count_publisher(known.is_some_and(|(_, slot)| slot.is_some()), false);
+        self.count_publisher(known.is_some_and(|known| known.slot.is_some()), false);
     }
 }
 
