@@ -182,8 +182,14 @@ fn the_time_in_the_queue_and_flushes_are_counted() {
         assert_eq!(requests, [counted[0], counted[4]], "{rows:#?}");
         assert!(requests[0] >= BATCHES * DEPTH && requests[1] >= FLUSHES, "{rows:#?}");
         assert_eq!((of("flush", "bytes"), of("flush", "device_ns")), (0, 0), "{rows:#?}");
-        // Half of a batch waits for the other half to be submitted.
+        // Half of a batch waits for the other half to be submitted, and a flush for its end.
         assert!(of("read", "queue_ns") > BATCHES * DEPTH * 200, "{rows:#?}");
+        assert!(of("flush", "queue_ns") > FLUSHES * 1_000, "{rows:#?}");
+        if kernel() < (6, 5) {
+            let of_flushes = rows.iter().filter(|row| row["operation"] == "flush");
+            let is_unknown = |row: &Value| row["program"] == "unknown" && row["cgroup"] == "unknown";
+            assert!(of_flushes.clone().count() > 0 && of_flushes.into_iter().all(is_unknown), "{rows:#?}");
+        }
         for (operation, of_kernel) in [("read", counted[3]), ("flush", counted[7])] {
             let [queue, device] = ["queue_ns", "device_ns"].map(|name| of(operation, name));
             let of_kernel = of_kernel * 1_000_000;
@@ -207,7 +213,9 @@ fn is_same_as(rows: &[Value], trace: &Value, disk: &Disk) -> bool {
     let devices = trace["devices"].as_array().unwrap();
     let device = devices.iter().find(|device| device["device"] == disk.name()).unwrap();
     let mut is_same = true;
-    for operation in device["operations"].as_array().unwrap() {
+    let operations = device["operations"].as_array().unwrap();
+    assert!(!operations.is_empty(), "{device:#}");
+    for operation in operations {
         let own: Vec<Value> =
             rows.iter().filter(|row| row["operation"] == operation["operation"]).cloned().collect();
         assert_eq!(sum(&own, "requests"), operation["requests"].as_u64().unwrap(), "{operation:#}");

@@ -8,7 +8,7 @@
 //! because its name changes with each item of work. With `disk_total_sets` a key has no submitter.
 //!
 //! *Kernels before 6.5* announce no request. There the task that issues a request is its submitter, and the request
-//! begins when the kernel's own statistics begin it (`request.start_time_ns`), or at its issue where they have no time.
+//! begins when the kernel's own statistics begin it (`request.start_time_ns`), or at its issue where that is 0.
 //! A request that is never issued, like a flush without data, is counted at its completion, and its submitter is
 //! `unknown`.
 //!
@@ -19,7 +19,8 @@
 //!
 //! *Full tables.* A key without a place counts in [`OTHERS`]. A request without a place is not counted in a total,
 //! but in REQUESTS_UNTRACKED. A request that the scheduler merges into another never completes; its entry is
-//! overwritten when its address is used again. Before 6.5 the time of its begin shows that an entry is another request's.
+//! overwritten when its address is used again. Before 6.5 an entry whose begin differs from the request's is stale; where the kernel keeps no
+//! begin, it is not noticed.
 //!
 //! *Rejected*: a hash map by key. Its lookup costs more than the sum of these programs (runtime/table.rs).
 
@@ -124,13 +125,14 @@ pub fn issue<R: KernelRead>(rq: Pointer) {
     }
     // SAFETY: as above.
     let begin_ns: u64 = unsafe { R::read(rq, offset!(rq_start_time)) };
+    // Not a later time than the kernel's: `entry_of` compares them.
     let start_ns = if begin_ns == 0 { now } else { begin_ns };
     if let Some(entry) = begin::<R>(percpu, rq, address, start_ns) {
         entry.issue_ns = now;
     }
 }
 
-/// Returns the entry of a request. Before 6.5 an entry with another begin is one of which the end was missed.
+/// Returns the entry of a request. Before 6.5 an entry whose begin differs from the request's is stale.
 ///
 /// # Safety
 /// `rq` is of the kind that R reads.
@@ -220,8 +222,7 @@ unsafe fn never_issued<R: KernelRead>(rq: Pointer, bytes: u32, now: u64) -> Opti
         let bio_opf: u32 = R::read(bio, offset!(bio_opf));
         (bio_opf, R::read::<u64>(rq, offset!(rq_start_time)), device::disk_of::<R>(rq))
     };
-    let is_earlier = begin_ns != 0 && begin_ns < setting!(totals_since_ns);
-    if is_earlier || !device::device_passes(disk, disk) {
+    if !device::device_passes(disk, disk) {
         return None;
     }
     // The request's own flag is cleared by then (blk_insert_flush, block/blk-flush.c).

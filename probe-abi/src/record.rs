@@ -491,11 +491,11 @@ pub const FILE_UNMOUNTED: u16 = 1 << 2;
 pub const FILE_PATH_MAX: usize = 8192;
 /// Maximum components of a file's path, with one for each mount point.
 pub const PATH_DEPTH_MAX: usize = CLIMB_STEPS * CLIMBS_MAX * ASCENTS_MAX;
-/// Steps of a climb, which the verifier checks as one function.
+/// Maximum steps in one call of `climb`.
 pub const CLIMB_STEPS: usize = 8;
-/// Climbs of an ascent, which it checks as another one.
+/// Maximum climbs in one call of `ascend`.
 pub const CLIMBS_MAX: usize = 16;
-/// Ascents of a path walk.
+/// Maximum calls of `ascend` for one path.
 pub const ASCENTS_MAX: usize = 16;
 
 /// Path of a file. Tail: its components, *leaf first*, each ended by NUL.

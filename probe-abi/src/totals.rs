@@ -71,7 +71,8 @@ pub struct KeySet {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct TotalRequest {
-    /// Allocation of the request.
+    /// Begin: its allocation. Before Linux 6.5 exactly the kernel's `start_time_ns`, with which it is compared, or the
+    /// issue if that is 0.
     pub start_ns: u64,
     /// Issue to the device; 0 before.
     pub issue_ns: u64,

@@ -204,7 +204,6 @@ impl TracerConfig {
             // Determined by the kernel, not the user; the loader sets them.
             bio_chain_endio: 0,
             btrfs_direct_end_io: 0,
-            totals_since_ns: 0,
             legacy_request_start: 0,
             stacked: 0,
             contexts: self.contexts_bits(),

@@ -30,7 +30,6 @@ use crate::attach::layout::{self, KernelTypes};
 use crate::attach::probes::{AttachKind, Need, TOTALS_PROBES};
 use crate::attach::req_op::ReqOpTable;
 use crate::aya_error::{error_chain, missing_map};
-use crate::clock;
 use crate::config::TracerConfig;
 use crate::error::TracerError;
 use crate::identity;
@@ -233,7 +232,6 @@ impl RequestCounter {
         };
         let settings = Settings {
             legacy_request_start: types.uses_legacy_request_start().into(),
-            totals_since_ns: clock::now().0,
             disk_total_sets: if key_kind == KeyKind::Disk { sets } else { 0 },
             ..config.settings(identity::source().epoch)?
         };

@@ -270,20 +270,26 @@ pub extern "C" fn emit_parts(bio: u64) -> u64 {
             i += 1;
         }
     }
-    put_part(percpu.walk.budget, percpu.walk.now);
+    // SAFETY: words of the slot, which `add_segment` changed.
+    let (start, end) = unsafe {
+        (
+            core::ptr::read_volatile(&raw const percpu.walk.budget),
+            core::ptr::read_volatile(&raw const percpu.walk.now),
+        )
+    };
+    put_part(start, end);
     percpu.pages.header.flags = flags;
     (percpu.pages.offset, percpu.pages.bytes) = (whole, whole_bytes);
     0
 }
 
-/// Adds a segment to the current part, or writes the record of that part and begins another one. A global function,
-/// which the verifier checks once instead of for each segment.
+/// Adds a segment to the current part, or writes the record of that part and begins another one. The part is in the
+/// slot's walk, as in [`emit_parts`]. A global function, which the verifier checks once instead of for each segment.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn add_segment(at: u64) -> u64 {
     let Some(percpu) = PerCpuState::of(Program::BioQueue) else { return 0 };
-    // SAFETY: bpf_probe_read_kernel takes any address.
-    let (start, length) = unsafe { segment(at as Pointer) };
+    let (start, length) = segment(at as Pointer);
     if start != percpu.walk.now {
         put_part(percpu.walk.budget, percpu.walk.now);
         percpu.walk.budget = start;

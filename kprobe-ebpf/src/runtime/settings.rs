@@ -20,7 +20,6 @@ const EMPTY: Settings = Settings {
     slower_than_ns: 0,
     bio_chain_endio: 0,
     btrfs_direct_end_io: 0,
-    totals_since_ns: 0,
     trace_mode: 0,
     errors_only: 0,
     block_only: 0,

@@ -64,7 +64,7 @@ pub(super) const ONCE_6_1: &[Suite] = &[
     // Before 6.5 no request is announced.
     suite("top", "more_programs", Disk::Loop),
     suite("top", "the_time", Disk::Loop),
-    suite("request_totals", "few_are_recorded", Disk::Loop),
+    suite("request_totals", "each_request", Disk::Loop),
     suite("head_sampling", "submission_of_io_uring_is_recorded", Disk::Loop),
     suite("keep", "iocbs_of_libaio", Disk::Loop),
     suite("device", "", Disk::Virtio),

@@ -4,7 +4,8 @@
 //!
 //! *Cost*: a process is scanned when it is first observed, when it executes a program, and when it
 //! maps an executable file that is not in the negative cache. Once every library of a machine has
-//! been scanned, an execve costs one set lookup, and one read of /proc/PID/stat if the process was scanned before.
+//! been scanned, an execve costs one set lookup. After a scan that began later than the execve, it costs one read of
+//! /proc/PID/stat too, and another scan if that one found a slot.
 //!
 //! *Loading libraries*: loaders map a library part by part and may be delayed in between. Until all
 //! scanned files are mapped and relocated, the scan is repeated: after 1 ms, then at doubling
@@ -91,12 +92,12 @@ pub(crate) enum ProcessChange {
     Rescan,
 }
 
-/// A scanned process.
+/// Process that was scanned, or that the policy does not allow.
 #[derive(Clone, Copy)]
-struct Known {
+struct ScannedProcess {
     space: AddressSpace,
     slot: Option<TlsSlot>,
-    /// Begin of its last scan.
+    /// Begin of its last scan, or of the check of the policy.
     scanned: MonotonicNs,
 }
 
@@ -106,8 +107,8 @@ pub(crate) struct Scanner {
     process_contexts: ProcessContextTracker,
     policy: ContextPolicy,
     /// Scanned processes, and the slots of those that publish.
-    known: HashMap<u32, Known>,
-    /// Begin of the present scan.
+    known: HashMap<u32, ScannedProcess>,
+    /// Begin of the present scan, or of the check of the policy.
     scan_began: MonotonicNs,
     negative_cache: NegativeCache,
     /// Processes that could not be scanned, each counted once.
@@ -190,11 +191,11 @@ impl Scanner {
             }
             ProcessChange::Execed { pid, program, time } => {
                 let is_read = self.was_scanned_since(pid, time);
-                // The kernel side may have removed the slot since then.
                 let has_slot = is_read && self.known.get(&pid).is_some_and(|known| known.slot.is_some());
                 if !is_read {
                     self.clear(pid);
                 }
+                // The kernel side may have removed a slot since its scan.
                 // If the program's file publishes nothing, its libraries are reported as they are
                 // mapped, if mappings are observed.
                 if has_slot
@@ -247,7 +248,7 @@ impl Scanner {
     /// Takes over the parent's slot for a forked process, which has a copy of its memory. Only
     /// slots in the program itself, which is never unmapped.
     fn inherit_from_parent(&mut self, pid: u32, parent: u32) -> bool {
-        let Some(Known { space, slot: Some(slot), .. }) = self.known.get(&parent).copied() else {
+        let Some(ScannedProcess { space, slot: Some(slot), .. }) = self.known.get(&parent).copied() else {
             return false;
         };
         self.scan_began = clock::now();
@@ -269,10 +270,10 @@ impl Scanner {
         if pid == std::process::id() {
             return;
         }
+        self.scan_began = clock::now();
         if !self.policy.allows(pid) {
             return self.revoke(pid);
         }
-        self.scan_began = clock::now();
         match blkkin_otel_context::scan(pid, &mut self.negative_cache) {
             Ok(ScanResult { address_space: space, slot, process_contexts, loaded }) => {
                 mapped.into_iter().for_each(|file| self.negative_cache.add_alias(file, &loaded));
@@ -403,7 +404,7 @@ impl Scanner {
         if self.known.len() >= TLS_SLOTS_MAX as usize {
             self.known.retain(|_, known| known.slot.is_some());
         }
-        let known = Known { space, slot, scanned: self.scan_began };
+        let known = ScannedProcess { space, slot, scanned: self.scan_began };
         let had = self.known.insert(pid, known).is_some_and(|known| known.slot.is_some());
         self.count_publisher(had, slot.is_some());
     }
