@@ -20,7 +20,9 @@ static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| UserCrate::traced().build("
 fn every_call_is_recorded_in_debug_and_release_builds() {
     let Some(lttng) = Lttng::start_or_skip() else { return };
     for profile in ["debug", "release"] {
-        let program = lttng.install(&UserCrate::traced().build(profile));
+        // Another build would remove the program while another test copies it.
+        let built = if profile == "debug" { PROGRAM.clone() } else { UserCrate::traced().build(profile) };
+        let program = lttng.install(&built);
         lttng.record(profile, &["blkkin:*"], &[]);
         let stdout = succeed(lttng.command(program).arg("spans").output().unwrap());
         let recorded: Vec<String> = lttng.finish(profile).iter().map(Event::line).collect();
