@@ -209,7 +209,13 @@ fn a_missing_ptrace_capability_is_reported_and_counted() {
             (publish, denied) => publish == 0.0 && denied >= 1.0,
         };
         assert!(eventually(as_expected), "{capabilities}: {:?}", metrics());
-        denied_without = metrics().1;
+        // The scan of all processes may go on.
+        assert!(eventually(|| {
+            let before = denied_without;
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            denied_without = metrics().1;
+            denied_without == before
+        }));
         agent.finish_without_error();
         // The doctor reports the same.
         let mut doctor = Command::new("setpriv");

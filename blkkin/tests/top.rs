@@ -199,8 +199,11 @@ fn the_time_in_the_queue_and_flushes_are_counted() {
             // The kernel has ms, summed from ns.
             let own = queue + device;
             assert!(own <= of_kernel * 11 / 10 + 2_000_000, "{rows:#?}");
-            // Since 6.9 its time begins with the plug, before the request is allocated.
-            assert!(kernel() >= (6, 9) || own * 11 / 10 + 2_000_000 >= of_kernel, "{rows:#?}");
+            // Since 6.9 its time begins with the plug, before the request is allocated. It ends after the programs: an
+            // emulated CPU may be taken away in between.
+            let after_programs = 500_000 * of(operation, "requests");
+            let least = of_kernel.saturating_sub(2_000_000 + after_programs);
+            assert!(kernel() >= (6, 9) || own * 11 / 10 >= least, "{rows:#?}");
         }
         return;
     }

@@ -123,9 +123,9 @@ struct Checked {
     not_named: u64,
     /// Not named because the call returned too late: a stated limit, which an overloaded machine shows.
     late: u64,
-    /// Not named because the call ended between the page's cleaning and the queueing of its bio, and the next bio
-    /// came later than [`CARRIED_KEPT`]: a stated limit, which an overloaded guest shows. There a bio was queued 15 ms
-    /// after such a call.
+    /// Not named because a bio with the page was queued during the call or soon after it, and the next bio came later
+    /// than [`CARRIED_KEPT`]: the page became dirty again behind its cleaning. A stated limit, which an overloaded guest
+    /// shows. There a bio was queued 15 ms after such a call.
     forgotten: u64,
     /// Named writers whose call did not write into the bio's range of its file.
     wrong: u64,
@@ -163,7 +163,7 @@ impl<'a> Truth<'a> {
                 let is_forgotten = |call: &SyscallEvent| {
                     writes.iter().any(|earlier| {
                         sectors(earlier).contains(&number)
-                            && (call.exit.0..call.exit.0 + END_WAIT).contains(&earlier.queue.0)
+                            && (call.enter.0..call.exit.0 + END_WAIT).contains(&earlier.queue.0)
                             && earlier.queue.0 + CARRIED_KEPT < bio.queue.0
                     })
                 };

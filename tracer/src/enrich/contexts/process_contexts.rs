@@ -108,7 +108,13 @@ impl ProcessContextTracker {
 
     /// Handles the mappings found by a scan. The standard allows one.
     pub(crate) fn on_scan(&mut self, pid: u32, space: AddressSpace, mappings: &[u64]) {
-        let Some(&at) = mappings.first() else { return self.remove(pid) };
+        let Some(&at) = mappings.first() else {
+            // A list that is read while the process maps other memory may lack one: the memory itself decides.
+            return match self.known.get(&pid) {
+                Some(known) if known.space == space => self.reread(pid),
+                _ => self.remove(pid),
+            };
+        };
         match self.known.get(&pid) {
             Some(known) if (known.at, known.space) == (at, space) => {}
             Some(_) => self.remove(pid),
