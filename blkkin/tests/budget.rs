@@ -17,6 +17,7 @@ use blkkin_wire::head_sampling::HeadSampling;
 use crate::support::disk::Disk;
 use crate::support::live::eventually;
 use crate::support::service::Service;
+use crate::support::tools::cpus;
 use crate::support::{agent_recording, direct, metrics};
 use crate::support::{needs, or_skip};
 
@@ -120,11 +121,10 @@ fn the_cost_is_that_of_the_kernels_own_statistics() {
         let (after, seconds) = (cost(agent.id()), begun.elapsed().as_secs_f64());
         let text = metrics::get(&address, "/metrics");
         assert_eq!(metrics::value(&text, "blkkin_budget_recorded_one_in"), 1.0, "{}", agent.output());
-        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap().matches("\nprocessor").count() as f64 + 1.0;
         for (part, name) in
             ["blkkin_budget_kernel_ratio", "blkkin_budget_agent_ratio"].into_iter().enumerate()
         {
-            let by_kernel = (after[part] - before[part]) / seconds / cpus;
+            let by_kernel = (after[part] - before[part]) / seconds / cpus() as f64;
             difference.push((name, metrics::value(&text, name), by_kernel));
         }
     });
@@ -154,8 +154,7 @@ fn the_cost_of_totals_is_part_of_it() {
     plain.finish_without_error();
     counting.finish_without_error();
     let [plain, counting] = costs;
-    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap().matches("\nprocessor").count() as f64 + 1.0;
-    let ns = (counting - plain) * cpus * AVERAGE.as_nanos() as f64 / reads as f64;
+    let ns = (counting - plain) * cpus() as f64 * AVERAGE.as_nanos() as f64 / reads as f64;
     println!("{plain} without totals, {counting} with totals: {ns} ns for each of {reads} reads");
     // Three more programs for each request. Whatever else the machine does is in both.
     assert!((75.0..5_000.0).contains(&ns), "{ns}");

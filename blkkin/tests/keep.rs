@@ -26,14 +26,11 @@ use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::until_complete;
 use crate::support::monotonic::now;
 use crate::support::recording::{Recording, record};
+use crate::support::tools::is_guest;
 use crate::support::uring::{Mode, read_in_batches, read_log, write_and_read};
 use crate::support::{needs, or_skip};
 
 const DEPTH: u64 = 4;
-
-fn is_guest() -> bool {
-    std::env::var_os("BLKKIN_GUEST").is_some()
-}
 
 /// Returns a configuration that draws one operation in 2 to the power of `log2`.
 fn config(log2: u8, keep: Vec<KeepRule>) -> TracerConfig {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::support::disk::{Disk, stat_columns};
 use crate::support::missed_ends::RUNS_MAX;
 use crate::support::service::Service;
+use crate::support::tools::is_guest;
 use crate::support::{agent_recording, direct, metrics};
 use crate::support::{needs, or_skip};
 
@@ -50,10 +51,7 @@ fn each_request_is_counted_by_raw_tracepoints() {
 fn check(attach: &str) {
     needs!("losetup");
     // An emulated CPU takes minutes for more.
-    let (reads, writes, around_hooks) = match std::env::var_os("BLKKIN_GUEST") {
-        None => (20_000, 500, 10e-6),
-        Some(_) => (2_000, 100, 200e-6),
-    };
+    let (reads, writes, around_hooks) = if is_guest() { (2_000, 100, 200e-6) } else { (20_000, 500, 10e-6) };
     let disk = or_skip!(Disk::raw(8 << 20));
     let device = direct::open(disk.node());
     let folder = tempfile::tempdir().unwrap();
@@ -120,8 +118,7 @@ fn check(attach: &str) {
             let uncounted = [&text_before, &text].map(|text| metrics::value(text, &series));
             assert_eq!(uncounted[0], uncounted[1], "{reason}");
         }
-        // A guest has no documentation.
-        if std::env::var_os("BLKKIN_GUEST").is_none() {
+        if !is_guest() {
             let [found, documented] =
                 [metrics::families(&text), metrics::documented_families()].map(|names| {
                     names.into_iter().filter(|name| metrics::is_totals_family(name)).collect::<Vec<_>>()

@@ -18,13 +18,14 @@ use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::head_sampling::KeptFor;
 use blkkin_wire::span::TagValue;
 
-use super::{assert_conserved, assert_whole, config, is_guest, slower};
+use super::{assert_conserved, assert_whole, config, slower};
 use crate::support::direct::{self, BLOCK};
 use crate::support::disk::Disk;
 use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::{RUNS_MAX, until_complete};
 use crate::support::monotonic::now;
 use crate::support::recording::{Recording, record};
+use crate::support::tools::is_guest;
 use crate::support::{needs, or_skip};
 
 /// Blocks of a large read: 2 MiB, which take several times as long as one on any machine, and fit into an operation's place.

@@ -42,6 +42,16 @@ pub(crate) fn static_binary() -> Result<PathBuf, String> {
     found.ok_or_else(|| "no static binary: cargo xtask test builds one".to_owned())
 }
 
+/// Returns whether the tests run in an emulated guest, whose CPU is slower by far, and which has no documentation.
+pub(crate) fn is_guest() -> bool {
+    std::env::var_os("BLKKIN_GUEST").is_some()
+}
+
+/// Returns the number of CPUs of this machine.
+pub(crate) fn cpus() -> usize {
+    fs::read_to_string("/proc/cpuinfo").unwrap().lines().filter(|line| line.starts_with("processor")).count()
+}
+
 /// Returns the first two numbers of the running kernel's version.
 pub(crate) fn kernel() -> (u32, u32) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
