@@ -32,10 +32,11 @@ use crate::support::{needs, needs_guest, or_skip};
 const DISK: u64 = 64 << 20;
 /// Allowed difference of two times. Both tracers read the clock at the same hook, one after the
 /// other.
-const DIFFERENCE_NS_MAX: u64 = 5_000;
+const DIFFERENCE_NS_MAX: u64 = 15_000;
 /// Requests of which one may differ more, because an interrupt or the host takes the CPU between
-/// the two readings. In four whole runs of the tests 6 to 15 of 11,980 times at the device and 9, 11,
-/// 21 and 34 of 5,975 in the scheduler did: it depends on what else the host of this machine runs.
+/// the two readings. In five whole runs of the tests 6 to 25 of 11,980 times at the device and 9 to 34 of 5,975 in the
+/// scheduler differed more than 5 us. In a sixth one every hundredth did, nearly all of them less than 8 us: it
+/// depends on what else the host of this machine runs.
 const REQUESTS_PER_OUTLIER: usize = 100;
 /// Maximum of the median difference: ftrace cuts times to a microsecond. 228 to 382 ns were measured.
 const MEDIAN_NS_MAX: u64 = 1_000;

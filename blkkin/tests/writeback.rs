@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use blkkin_tracer::{TraceScope, TracerConfig};
+use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{BioEvent, SyscallEvent};
 use blkkin_wire::ids::{Pid, SpanId};
 use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WritebackReason, WriterEvidence};
@@ -31,6 +32,9 @@ const WRITERS: u64 = 8;
 /// Time for which a bio's event waits behind its end for the calls that were under way (`END_WAIT` of
 /// `tracer/src/enrich/page_origins`).
 const END_WAIT: u64 = 100_000_000;
+/// Time for which a bio's event waits behind its queueing for the calls that were open then (`WAIT_MAX` of
+/// `tracer/src/enrich/page_origins`).
+const WAIT_MAX: u64 = 2_000_000_000;
 /// Time for which a writer stays known after its bytes were written back (`CARRIED_KEPT` of
 /// `tracer/src/enrich/page_origins`).
 const CARRIED_KEPT: u64 = 1_000_000_000;
@@ -121,7 +125,8 @@ struct Checked {
     /// Sectors of the disk that a writer wrote and a traced bio carried.
     sectors: u64,
     not_named: u64,
-    /// Not named because the call returned too late: a stated limit, which an overloaded machine shows.
+    /// Not named because the call returned too late, more than [`END_WAIT`] after the bio's end or [`WAIT_MAX`] after
+    /// its queueing: a stated limit, which an overloaded machine shows.
     late: u64,
     /// Not named because a bio with the page was queued during the call or soon after it, and the next bio came later
     /// than [`CARRIED_KEPT`]: the page became dirty again behind its cleaning. A stated limit, which an overloaded guest
@@ -130,6 +135,8 @@ struct Checked {
     /// Named writers whose call did not write into the bio's range of its file.
     wrong: u64,
     named: u64,
+    /// First sector that is not named, with the times of its call and of the bios that carried it.
+    first_not_named: String,
 }
 
 impl<'a> Truth<'a> {
@@ -156,7 +163,8 @@ impl<'a> Truth<'a> {
             if !named {
                 let call =
                     self.by_span.iter().find(|(_, of)| **of == author).map(|(span, _)| self.calls[span]);
-                if call.is_some_and(|call| call.exit.0 > bio.end.0 + END_WAIT) {
+                let last_known = (bio.end.0 + END_WAIT).min(bio.queue.0 + WAIT_MAX);
+                if call.is_some_and(|call| call.exit.0 > last_known) {
                     checked.late += 1;
                     continue;
                 }
@@ -172,10 +180,20 @@ impl<'a> Truth<'a> {
                     continue;
                 }
                 checked.not_named += 1;
+                let origin = origins.get(&bio.span);
                 if checked.not_named <= 5 {
-                    println!(
-                        "sector {number}: {author:?} is not named: {call:?}\n{bio:?}\n{:#?}",
-                        origins.get(&bio.span)
+                    println!("sector {number}: {author:?} is not named: {call:?}\n{bio:?}\n{origin:#?}");
+                }
+                if checked.first_not_named.is_empty() {
+                    let since = |time: MonotonicNs| call.map(|call| time.0 as i64 - call.enter.0 as i64);
+                    let of_sector = writes.iter().filter(|bio| sectors(bio).contains(&number));
+                    checked.first_not_named = format!(
+                        "{number}: ns from the call's begin: its end {:?}, begin and end of the sector's bios {:?}; \
+                         {:?} writers, {:?} bytes without one",
+                        call.and_then(|call| since(call.exit)),
+                        of_sector.map(|bio| (since(bio.queue), since(bio.end))).collect::<Vec<_>>(),
+                        origin.map(|origin| origin.writers.len()),
+                        origin.map(|origin| origin.bytes_unattributed),
                     );
                 }
             }
