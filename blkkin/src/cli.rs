@@ -322,7 +322,8 @@ pub(crate) struct CtlArgs {
     /// Record one storage operation in N, a power of two
     #[arg(long, value_name = "1/N", help_heading = "What to change")]
     pub(crate) sample: Option<String>,
-    /// Record these operations too, separated by commas: TIME, p99.9, OPERATION>TIME, OPERATION>p99.9, failed; or none
+    /// Record these operations too, separated by commas: TIME, p99.9, OPERATION>TIME, OPERATION@DISK>TIME,
+    /// OPERATION>p99.9, failed; or none
     #[arg(long, value_name = "RULES", value_delimiter = ',', help_heading = "What to change")]
     pub(crate) keep: Vec<String>,
     /// Share of this machine's CPUs that tracing may take (1%), of an agent that was started with --budget
@@ -600,7 +601,7 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "1/N")]
     pub(crate) sample: Option<String>,
     /// With --sample or --budget: also keep operations that take this long, longer than a percentile of
-    /// the last minute, or fail, decided when they end: 10ms, 'fsync>20ms', 'read>p99.9', failed
+    /// the last minute, or fail, decided when they end: 10ms, 'fsync>20ms', 'read@sda>2ms', 'read>p99.9', failed
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     pub(crate) keep: Vec<String>,
     /// 0: only system calls that reached the block layer; 1: every system call, with paths; 2: raw

@@ -84,7 +84,7 @@ impl TraceFilter {
                 tids: resolve_all(&args.tid, tasks::tid)?,
                 comms: resolve_all(&args.comm, tasks::comm)?,
                 cgroups: resolve_all(&args.cgroup, cgroups::cgroup)?,
-                devices: devices::with_partitions(resolve_all(&args.device, devices::device)?, FILTERS_MAX),
+                devices: devices::with_partitions(resolve_all(&args.device, device)?, FILTERS_MAX),
                 syscalls: resolve_all(&args.syscall, syscalls::syscall)?,
                 paths: paths.clone(),
                 slower_than,
@@ -211,9 +211,13 @@ fn check_limits(args: &FilterArgs) -> Result<(), CliError> {
     Ok(())
 }
 
+fn device(name: &str) -> Result<DeviceId, CliError> {
+    devices::device(name, |name| format!("--device {name}"))
+}
+
 /// Resolves disks; requests have no partition.
 pub(crate) fn disks(names: &[String]) -> Result<Vec<DeviceId>, CliError> {
-    let disks = resolve_all(names, devices::device)?;
+    let disks = resolve_all(names, device)?;
     for (name, device) in names.iter().zip(&disks) {
         if let Some(disk) = disk_of_partition(*device) {
             return Err(CliError::usage(

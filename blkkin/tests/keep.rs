@@ -2,8 +2,9 @@
 //!
 //! *Input*: programs that make a known number of calls that fail, of submissions by io_uring and libaio, and of buffered
 //! writes with fsync. *Independent count*: what the program does, and its own clock around each call. Calls that take
-//! long are in [`slow_reads`].
+//! long are in [`slow_reads`], and limits for single disks in [`at_disks`].
 
+mod at_disks;
 mod slow_reads;
 
 use std::collections::{HashMap, HashSet};

@@ -39,6 +39,8 @@ pub struct DeferredOperation {
     pub verdict: u64,
     /// Verdict about a part that was slow or failed; else 0.
     pub reason: u64,
+    /// Disks of which the call at its root exceeded the limit, as [`SLOW_AT`]: it is slow if it has I/O at one of them.
+    pub slow_at: u64,
     /// Root of the next operation that has ended on the same CPU and is to be decided about; 0 for none.
     pub next: u64,
     /// The records. One whose first word is 0 is not there.
@@ -53,6 +55,7 @@ impl Default for DeferredOperation {
             records: 0,
             verdict: 0,
             reason: 0,
+            slow_at: 0,
             next: 0,
             stored: [[0; DEFERRED_RECORD_WORDS]; DEFERRED_RECORDS],
         }
@@ -72,6 +75,13 @@ pub const VERDICT_LARGE: u64 = 0x83;
 /// it does, because others like it are left out.
 pub const NO_RULES: u64 = 0x40;
 
+/// Bits of a verdict that name its kind.
+const KIND: u64 = 0xff;
+/// Position of the bits of a verdict that is not final: the disks of which the call exceeded the limit.
+pub const SLOW_AT_SHIFT: u32 = 8;
+/// These bits.
+pub const SLOW_AT: u64 = ((1 << KEEP_DISKS) - 1) << SLOW_AT_SHIFT;
+
 /// Returns the verdict about an operation that head sampling records as one in 2 to the power of `sampling`.
 #[inline(always)]
 pub const fn drawn(sampling: u8) -> u64 {
@@ -81,7 +91,7 @@ pub const fn drawn(sampling: u8) -> u64 {
 /// Returns whether the verdict is final: what follows cannot change it.
 #[inline(always)]
 pub const fn is_final(verdict: u64) -> bool {
-    verdict >= VERDICT_SLOW
+    verdict & KIND >= VERDICT_SLOW
 }
 
 /// Returns the field [`sampling`](crate::record::Header::sampling) of the root of an operation that is kept.
@@ -117,10 +127,24 @@ pub const KEEP_SYSCALLS: u32 = 0;
 pub const KEEP_URING: u32 = crate::settings::SYSCALL_NUMBERS as u32;
 /// Word of the first operation of libaio (`IOCB_CMD_*`, below 16).
 pub const KEEP_LIBAIO: u32 = KEEP_URING + 64;
-/// Word that is 1 if operations that fail are kept.
-pub const KEEP_FAILED: u32 = KEEP_LIBAIO + 16;
+/// Word of [`KEEP_FAILED`] and [`KEEP_AT_DISKS`].
+pub const KEEP_FLAGS: u32 = KEEP_LIBAIO + 16;
 /// Words of the map.
-pub const KEEP_WORDS: usize = KEEP_FAILED as usize + 1;
+pub const KEEP_WORDS: usize = KEEP_FLAGS as usize + 1;
+/// Operations that fail are kept.
+pub const KEEP_FAILED: u64 = 1 << 0;
+/// A disk has limits of its own.
+pub const KEEP_AT_DISKS: u64 = 1 << 1;
+
+/// Name of the map with the limits of single disks. The element of an operation, at the index of its word in
+/// [`KEEP_RULES_MAP`], has a time in ns for each disk, 0 for none: an operation with I/O at the disk is kept if it takes as
+/// long.
+pub const KEEP_DISK_LIMITS_MAP: &str = "KEEP_DISK_LIMITS";
+/// Disks with limits of their own.
+pub const KEEP_DISKS: usize = 4;
+/// Index of the element that has the disks' device numbers in the kernel's encoding, 0 for none. No operation has
+/// this index.
+pub const KEEP_DISK_NUMBERS: u32 = KEEP_FLAGS;
 
 /// Name of the map with the histograms: per CPU, operations by the bucket of their time
 /// ([`bucket_of`](crate::totals::bucket_of)).
@@ -134,12 +158,13 @@ pub const DRAWN_ONLY: u64 = 1 << 8;
 
 const _: () = {
     let room = 8 * DEFERRED_RECORD_WORDS;
+    assert!(SLOW_AT < 1 << 16);
     assert!(size_of::<SyscallWithContext>() <= room && size_of::<WaitsRecord>() <= room);
     assert!(size_of::<BioRequestRecord>() <= room && size_of::<RequestRecord>() <= room);
     assert!(size_of::<AsyncIoRecord>() <= room && size_of::<BioPagesRecord>() <= room);
 };
 
-plain! { DeferredOperation = 8 * (6 + DEFERRED_RECORD_WORDS * DEFERRED_RECORDS) }
+plain! { DeferredOperation = 8 * (7 + DEFERRED_RECORD_WORDS * DEFERRED_RECORDS) }
 
 #[cfg(test)]
 mod tests {
@@ -155,6 +180,16 @@ mod tests {
         }
         for verdict in [VERDICT_SLOW, VERDICT_FAILED, VERDICT_LARGE] {
             assert!(is_final(verdict) && sampling_of(verdict) > SAMPLING_MAX);
+        }
+    }
+
+    /// The limits of disks are no reason before the operation's disks are known.
+    #[test]
+    fn exceeded_limits_of_disks_are_no_final_verdict() {
+        for so_far in [VERDICT_DROP, drawn(0), drawn(SAMPLING_MAX)] {
+            assert!(!is_final(so_far | SLOW_AT));
+            assert_eq!(combined(so_far, VERDICT_DROP | SLOW_AT), so_far);
+            assert_eq!(sampling_of(drawn(3) | SLOW_AT), 3);
         }
     }
 

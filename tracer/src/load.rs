@@ -15,7 +15,9 @@ use aya::maps::{Array, Map, MapData, PerCpuArray};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_RINGBUF;
 use blkkin_probe_abi::CPUS_MAX;
-use blkkin_probe_abi::deferred::{DEFERRED_MAP, DEFERRED_SETS, KEEP_HISTOGRAMS, KEEP_LATENCIES_MAP};
+use blkkin_probe_abi::deferred::{
+    DEFERRED_MAP, DEFERRED_SETS, KEEP_DISK_LIMITS_MAP, KEEP_HISTOGRAMS, KEEP_LATENCIES_MAP, KEEP_WORDS,
+};
 use blkkin_probe_abi::excluded_paths::EXCLUDED_SETS;
 use blkkin_probe_abi::in_flight::ASYNC_SETS;
 use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, PointerStep, STEP_TO_BIO, Settings};
@@ -243,6 +245,7 @@ impl Tracer {
                 KEEP_LATENCIES_MAP,
                 if settings.defers != 0 { KEEP_HISTOGRAMS as u32 } else { 1 },
             )
+            .map_max_entries(KEEP_DISK_LIMITS_MAP, if settings.defers != 0 { KEEP_WORDS as u32 } else { 1 })
             .map_max_entries("PENDING_CHILDREN", if by_tid { PENDING_CHILDREN } else { 1 })
             .map_max_entries(totals::MAPS[0], 1)
             .map_max_entries(totals::MAPS[1], 1)

@@ -41,7 +41,7 @@ use crate::stats::counters::KernelCounters;
 const KINDS: [AttachKind; 2] = [AttachKind::TpBtf, AttachKind::RawTp];
 
 /// Maps of the programs that record, which are not loaded here: as small as a map can be.
-const UNUSED_MAPS: [&str; 12] = [
+const UNUSED_MAPS: [&str; 13] = [
     "BIOS",
     "REQUESTS",
     "SINGLE_BIO_REQUESTS",
@@ -53,6 +53,7 @@ const UNUSED_MAPS: [&str; 12] = [
     "TLS_SLOTS",
     "DEFERRED_OPERATIONS",
     "KEEP_LATENCIES",
+    "KEEP_DISK_LIMITS",
     "PATH_DRAFTS",
 ];
 

@@ -12,8 +12,8 @@ use tracing::warn;
 use crate::error::CliError;
 use crate::suggest::suggest;
 
-/// Resolves a device.
-pub(crate) fn device(name: &str) -> Result<DeviceId, CliError> {
+/// Resolves a device. `example` is an option with a device, for an error.
+pub(crate) fn device(name: &str, example: impl Fn(&str) -> String) -> Result<DeviceId, CliError> {
     if name.starts_with('/') {
         return of_file(Path::new(name));
     }
@@ -21,10 +21,10 @@ pub(crate) fn device(name: &str) -> Result<DeviceId, CliError> {
         return if names().iter().any(|name| of_name(name) == Some(id)) {
             Ok(id)
         } else {
-            Err(unknown(name))
+            Err(unknown(name, example))
         };
     }
-    of_name(name).ok_or_else(|| unknown(name))
+    of_name(name).ok_or_else(|| unknown(name, example))
 }
 
 /// The folder in which the kernel lists its block devices, disks and partitions alike.
@@ -103,10 +103,10 @@ fn names() -> Vec<String> {
     names
 }
 
-fn unknown(name: &str) -> CliError {
+fn unknown(name: &str, example: impl Fn(&str) -> String) -> CliError {
     let names = names();
     let remedy = match suggest(name, names.iter().map(String::as_str)) {
-        Some(near) => format!("--device {near}"),
+        Some(near) => example(near),
         None => listing(),
     };
     CliError::usage(format!("unknown device `{name}`"), format!("not in {DEVICES}"), remedy)
@@ -127,6 +127,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+
+    fn device(name: &str) -> Result<DeviceId, CliError> {
+        super::device(name, |name| format!("--device {name}"))
+    }
 
     #[test]
     fn parses_device_numbers() {

@@ -1,13 +1,19 @@
 //! `--keep`: rules by which operations are kept when they end, though head sampling does not draw them.
 
-use blkkin_tracer::keep::{KeepRule, KeptOperations, PERCENTILES_MAX, Percentile};
+use std::collections::HashSet;
+
+use blkkin_tracer::enrich::devices::disk_of_partition;
+use blkkin_tracer::keep::{DISKS_MAX, KeepRule, KeptOperations, PERCENTILES_MAX, Percentile};
 use blkkin_wire::async_io;
 use blkkin_wire::head_sampling::HeadSampling;
+use blkkin_wire::ids::DeviceId;
 use blkkin_wire::syscalls::SyscallId;
 
 use crate::cli::{FilterArgs, units};
 use crate::error::CliError;
 use crate::suggest::suggest;
+
+use super::devices;
 
 /// Resolves the rules, and refuses filters that they contradict.
 pub(crate) fn rules(args: &FilterArgs) -> Result<Vec<KeepRule>, CliError> {
@@ -19,7 +25,7 @@ pub(crate) fn rules(args: &FilterArgs) -> Result<Vec<KeepRule>, CliError> {
             "--keep 10ms,failed",
         ));
     }
-    let rules = args.keep.iter().map(|rule| parse(rule.trim())).collect::<Result<Vec<_>, _>>()?;
+    let rules = args.keep.iter().map(|rule| parse(rule.trim(), disk)).collect::<Result<Vec<_>, _>>()?;
     let percentiles = rules.iter().filter(|rule| matches!(rule, KeepRule::SlowerThanMost(..))).count();
     if percentiles > PERCENTILES_MAX {
         return Err(CliError::usage(
@@ -28,7 +34,28 @@ pub(crate) fn rules(args: &FilterArgs) -> Result<Vec<KeepRule>, CliError> {
             "--keep 'read>p99.9,write>p99.9,sync>p99.9'; read, write and sync mean all operations of that kind",
         ));
     }
+    let disks: HashSet<DeviceId> = rules.iter().filter_map(KeepRule::disk).collect();
+    if disks.len() > DISKS_MAX {
+        return Err(CliError::usage(
+            format!("rules about {} disks for --keep", disks.len()),
+            format!("the kernel side has times for at most {DISKS_MAX} disks"),
+            "--keep '10ms,read@nvme0n1>2ms'; a rule without a disk is about all of them",
+        ));
+    }
     Ok(rules)
+}
+
+/// Resolves the disk of a rule.
+fn disk(name: &str) -> Result<DeviceId, CliError> {
+    let device = devices::device(name, |name| format!("--keep 'read@{name}>2ms'"))?;
+    match disk_of_partition(device) {
+        None => Ok(device),
+        Some(disk) => Err(CliError::usage(
+            format!("{name} is a partition"),
+            "a block request is one of the whole disk",
+            format!("--keep 'read@{disk}>2ms', its disk"),
+        )),
+    }
 }
 
 /// Refuses rules without head sampling, which records everything.
@@ -43,14 +70,22 @@ pub(super) fn check(keep: &[KeepRule], sampling: Option<HeadSampling>) -> Result
     ))
 }
 
-/// Parses `failed`, `LIMIT` or `OPERATION>LIMIT`, of which LIMIT is a time or a percentile.
-fn parse(rule: &str) -> Result<KeepRule, CliError> {
+/// Parses `failed`, `LIMIT`, `OPERATION>LIMIT`, `OPERATION@DISK>TIME` or `@DISK>TIME`, of which LIMIT is a time or a
+/// percentile. `disk` resolves a disk.
+fn parse(rule: &str, disk: impl Fn(&str) -> Result<DeviceId, CliError>) -> Result<KeepRule, CliError> {
     if rule == "failed" {
         return Ok(KeepRule::Failed);
     }
     let is_number = |text: &str| text.starts_with(|first: char| first.is_ascii_digit() || first == '.');
+    let named = |name: &str, limit: &str| KeptOperations::named(name).ok_or_else(|| unknown(name, limit));
     let (operations, limit) = match rule.split_once('>') {
-        Some((name, limit)) => (KeptOperations::named(name).ok_or_else(|| unknown(name, limit))?, limit),
+        Some((name, limit)) => match name.split_once('@') {
+            Some((name, at)) => {
+                let operations = if name.is_empty() { KeptOperations::All } else { named(name, limit)? };
+                return at_disk(rule, operations, disk(at)?, limit);
+            }
+            None => (named(name, limit)?, limit),
+        },
         None if is_number(rule.strip_prefix('p').unwrap_or(rule)) => (KeptOperations::All, rule),
         None => {
             return Err(CliError::usage(
@@ -73,6 +108,23 @@ fn parse(rule: &str) -> Result<KeepRule, CliError> {
     Ok(KeepRule::SlowerThanMost(operations, percentile))
 }
 
+/// Parses the limit of a rule about a disk.
+fn at_disk(
+    rule: &str,
+    operations: KeptOperations,
+    disk: DeviceId,
+    limit: &str,
+) -> Result<KeepRule, CliError> {
+    if limit.starts_with('p') {
+        return Err(CliError::usage(
+            format!("a percentile with a disk for --keep: `{rule}`"),
+            "operations of all disks are compared with each other",
+            "--keep 'read@nvme0n1>2ms,read>p99.9'",
+        ));
+    }
+    Ok(KeepRule::SlowerThanAt(operations, disk, units::duration("--keep", limit)?))
+}
+
 fn unknown(name: &str, time: &str) -> CliError {
     let calls = SyscallId::all().map(SyscallId::name);
     let remedy = match suggest(name, calls.chain(async_io::names()).chain(["read", "write", "sync"])) {
@@ -92,6 +144,31 @@ mod tests {
 
     use super::*;
     use blkkin_wire::clock::DurationNs;
+
+    const DISK: DeviceId = DeviceId { major: 8, minor: 16 };
+
+    fn parse(rule: &str) -> Result<KeepRule, CliError> {
+        super::parse(rule, |name| match name {
+            "sdb" => Ok(DISK),
+            _ => Err(CliError::usage(format!("no disk {name}"), "", "")),
+        })
+    }
+
+    #[test]
+    fn a_rule_may_name_a_disk() {
+        let at = |operations| KeepRule::SlowerThanAt(operations, DISK, DurationNs(2_000_000));
+        assert_eq!(parse("read@sdb>2ms").unwrap(), at(KeptOperations::Reads));
+        assert_eq!(parse("@sdb>2ms").unwrap(), at(KeptOperations::All));
+        assert_eq!(parse("fsync@sdb>2ms").unwrap(), at(KeptOperations::named("fsync").unwrap()));
+        assert_eq!(parse("read@sdc>2ms").unwrap_err().what, "no disk sdc");
+        assert!(parse("read@sdb>p99").unwrap_err().why.contains("all disks"));
+        assert_eq!(parse("fsnyc@sdb>1ms").unwrap_err().remedy, "--keep 'fsync>1ms'");
+        for bad in
+            ["read@>2ms", "read@sdb", "@>2ms", "@sdb", "@", "read@sdb>", "read@sdb>2", "failed@sdb>1ms"]
+        {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn rules_are_parsed() {

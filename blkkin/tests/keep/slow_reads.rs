@@ -104,7 +104,7 @@ fn threshold(reads: &[Read]) -> u64 {
 ///
 /// The threshold is of a run before, and the machine may have another speed by now. So the runs are repeated until half
 /// of the large reads are slow and half of all reads are not, by the program's clock.
-fn record_small_and_large(
+pub(super) fn record_small_and_large(
     disk: &Disk,
     log: &Path,
     reads: u64,

@@ -169,7 +169,8 @@ fn end(percpu: &mut PerCpuState, entry: &mut AsyncIo, now: u64, failed: bool) {
         // The time of an end that was not seen is not that of the submission.
         let seen = entry.flags & ASYNC_NO_END == 0;
         let verdict = if seen && !is_filtered {
-            deferred::verdict(rule(entry), failed, now - entry.start_ns)
+            let rule = deferred::rule_of_submission(entry.interface, entry.opcode);
+            deferred::verdict(rule, failed, now - entry.start_ns)
         } else {
             deferred::verdict_without_time(failed)
         };
@@ -215,15 +216,6 @@ fn end(percpu: &mut PerCpuState, entry: &mut AsyncIo, now: u64, failed: bool) {
 fn sampling_without_room(entry: &AsyncIo) -> u8 {
     let large = if entry.flags & ASYNC_DEFERRED != 0 { VERDICT_LARGE } else { VERDICT_DROP };
     if entry.parent == 0 { sampling_of(combined(entry.verdict as u64, large)) } else { 0 }
-}
-
-/// Returns the word of the rule that keeps a submission.
-#[inline(always)]
-fn rule(entry: &AsyncIo) -> u32 {
-    if entry.interface == ASYNC_LIBAIO {
-        return KEEP_LIBAIO + (entry.opcode & 15) as u32;
-    }
-    KEEP_URING + (entry.opcode & 63) as u32
 }
 
 /// Writes each word of a record.

@@ -43,6 +43,9 @@ static DEFERRED_OPERATIONS: Array<Set<DeferredOperation>, DEFERRED_SETS> = Array
 static KEEP_RULES: Array<u64, KEEP_WORDS> = Array::new();
 
 #[btf_map]
+static KEEP_DISK_LIMITS: Array<[u64; KEEP_DISKS], KEEP_WORDS> = Array::new();
+
+#[btf_map]
 static KEEP_LATENCIES: PerCpuArray<[u64; BUCKETS], KEEP_HISTOGRAMS> = PerCpuArray::new();
 
 /// Bits of a final verdict that number its reason from 1, in the order of the counters.
@@ -84,6 +87,33 @@ pub fn verdict(rule: u32, failed: bool, ns: u64) -> u64 {
     verdict_by(rule, failed, ns)
 }
 
+/// Returns the verdict about a call. If nothing decides yet, it names the disks of which the call exceeded the limit
+/// ([`SLOW_AT`]).
+#[inline(always)]
+pub fn verdict_of_call(rule: u32, failed: bool, ns: u64) -> u64 {
+    let verdict = verdict(rule, failed, ns);
+    if is_final(verdict) || word(KEEP_FLAGS) & KEEP_AT_DISKS == 0 {
+        return verdict;
+    }
+    verdict | disks_exceeded(rule, ns)
+}
+
+/// Returns the disks of which an operation with this rule exceeded the limit, as bits of a verdict.
+#[inline(always)]
+fn disks_exceeded(rule: u32, ns: u64) -> u64 {
+    let Some(limits) = KEEP_DISK_LIMITS.get_ptr_mut(rule) else { return 0 };
+    let (mut exceeded, mut disk) = (0, 0);
+    while disk < KEEP_DISKS {
+        // SAFETY: a word of the map.
+        let limit = unsafe { core::ptr::read_volatile(limits.cast::<u64>().add(disk)) };
+        if limit != 0 && ns >= limit {
+            exceeded |= 1 << SLOW_AT_SHIFT << disk;
+        }
+        disk += 1;
+    }
+    exceeded
+}
+
 /// Returns the verdict about an operation that cannot be compared by its time, and does not count it.
 #[inline(always)]
 pub fn verdict_without_time(failed: bool) -> u64 {
@@ -92,7 +122,7 @@ pub fn verdict_without_time(failed: bool) -> u64 {
 
 #[inline(always)]
 fn verdict_by(rule: u64, failed: bool, ns: u64) -> u64 {
-    if failed && word(KEEP_FAILED) != 0 {
+    if failed && word(KEEP_FLAGS) & KEEP_FAILED != 0 {
         return VERDICT_FAILED;
     }
     if ns >= rule & KEEP_NS { VERDICT_SLOW } else { VERDICT_DROP }
@@ -175,6 +205,7 @@ pub extern "C" fn begin_part(root: u64, how: u64, begin_ns: u64, slot: u64) -> u
                 core::ptr::write_volatile(&raw mut (*value).records, 0);
                 core::ptr::write_volatile(&raw mut (*value).verdict, how & (FOR_ROOT - 1));
                 core::ptr::write_volatile(&raw mut (*value).reason, 0);
+                core::ptr::write_volatile(&raw mut (*value).slow_at, 0);
                 let open = if how & FOR_ROOT != 0 { 2 } else { 1 };
                 core::ptr::write_volatile(&raw mut (*value).open, open);
                 return 1;
@@ -243,7 +274,8 @@ pub extern "C" fn decide_first(slot: u64) -> u64 {
     if let Some(entry) = table::find(&DEFERRED_OPERATIONS, root) {
         // SAFETY: a word of the table.
         percpu.ended = unsafe { core::ptr::read_volatile(&raw const entry.next) };
-        release(entry, slot);
+        let verdict = final_verdict(entry, root);
+        release(entry, verdict, slot);
     }
     1
 }
@@ -253,16 +285,18 @@ pub extern "C" fn decide_first(slot: u64) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn close_root(root: u64, verdict: u64, slot: u64) -> u64 {
-    let Some(entry) = operation(root) else { return verdict };
+    let Some(entry) = operation(root) else { return verdict & !SLOW_AT };
     // The count comes first: once the root is alone, no other part changes the verdict.
     // SAFETY: a word of the table. The addition of nothing orders the reads on arm64.
     let open = unsafe { fetch_add(&raw mut entry.open, 0) };
     keep(entry, verdict);
+    // SAFETY: a word of the table, which the root alone writes.
+    unsafe { core::ptr::write_volatile(&raw mut entry.slow_at, verdict & SLOW_AT) };
     if open > 1 {
         return UNDECIDED;
     }
-    let verdict = current_verdict(entry);
-    release(entry, slot);
+    let verdict = final_verdict(entry, root);
+    release(entry, verdict, slot);
     verdict
 }
 
@@ -273,6 +307,79 @@ pub fn keep(entry: &mut DeferredOperation, verdict: u64) {
         // SAFETY: a word of the table. Of two reasons either is right.
         unsafe { core::ptr::write_volatile(&raw mut entry.reason, verdict) };
     }
+}
+
+/// Returns the verdict about an operation of which no part is open but the root.
+#[inline(always)]
+fn final_verdict(entry: &DeferredOperation, root: u64) -> u64 {
+    let verdict = current_verdict(entry);
+    if is_final(verdict) || word(KEEP_FLAGS) & KEEP_AT_DISKS == 0 {
+        return verdict;
+    }
+    combined(verdict, verdict_by_disk(root))
+}
+
+/// Returns whether the operation `root`, or a submission of it, exceeded the limit of a disk at which the operation has
+/// I/O, as a verdict. A global function, because the verifier would repeat all that follows for each record.
+///
+/// By the records of submissions: where these end, the stack of Linux 6.1 has no room for limits.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn verdict_by_disk(root: u64) -> u64 {
+    let (Some(entry), Some(disks)) = (operation(root), KEEP_DISK_LIMITS.get_ptr_mut(KEEP_DISK_NUMBERS))
+    else {
+        return VERDICT_DROP;
+    };
+    // SAFETY: a word of the table.
+    let (mut exceeded, mut at_disks) = (unsafe { core::ptr::read_volatile(&raw const entry.slow_at) }, 0);
+    let mut at = 0;
+    while at < DEFERRED_RECORDS {
+        // SAFETY: words of the table and of the map. A place has at least as many words as a record.
+        unsafe {
+            let record = (&raw const entry.stored).cast::<u64>().add(at * DEFERRED_RECORD_WORDS);
+            let dev = match core::ptr::read_volatile(record) as u8 {
+                0 => break,
+                TAG_BIO => core::ptr::read_volatile(&raw const (*record.cast::<BioRecord>()).dev),
+                TAG_REQUEST => core::ptr::read_volatile(&raw const (*record.cast::<RequestRecord>()).dev),
+                TAG_BIO_REQUEST => {
+                    core::ptr::read_volatile(&raw const (*record.cast::<BioRequestRecord>()).disk)
+                }
+                TAG_ASYNC_IO => {
+                    exceeded |= disks_exceeded_by(&*record.cast::<AsyncIoRecord>());
+                    0
+                }
+                _ => 0,
+            };
+            let mut disk = 0;
+            while dev != 0 && disk < KEEP_DISKS {
+                if core::ptr::read_volatile(disks.cast::<u64>().add(disk)) == dev as u64 {
+                    at_disks |= 1 << SLOW_AT_SHIFT << disk;
+                }
+                disk += 1;
+            }
+        }
+        at += 1;
+    }
+    if exceeded & at_disks != 0 { VERDICT_SLOW } else { VERDICT_DROP }
+}
+
+/// Returns the disks of which a submission exceeded the limit. The time of an end that was not seen is not that of the
+/// submission.
+#[inline(always)]
+fn disks_exceeded_by(io: &AsyncIoRecord) -> u64 {
+    if io.header.flags & ASYNC_NO_END != 0 {
+        return 0;
+    }
+    disks_exceeded(rule_of_submission(io.interface, io.opcode), io.header.time_ns.wrapping_sub(io.start_ns))
+}
+
+/// Returns the index of the word of the rule that keeps a submission.
+#[inline(always)]
+pub fn rule_of_submission(interface: u8, opcode: u8) -> u32 {
+    if interface == ASYNC_LIBAIO {
+        return KEEP_LIBAIO + (opcode & 15) as u32;
+    }
+    KEEP_URING + (opcode & 63) as u32
 }
 
 /// Returns the verdict about an operation, as far as its parts have ended.
@@ -306,7 +413,7 @@ pub fn has_room(entry: &DeferredOperation) -> bool {
 #[inline(always)]
 pub fn end_with<T: Plain>(percpu: &mut PerCpuState, root: u64, tag: u8, record: &T, failed: bool) {
     let Some(entry) = operation(root) else { return };
-    if failed && word(KEEP_FAILED) != 0 {
+    if failed && word(KEEP_FLAGS) & KEEP_FAILED != 0 {
         keep(entry, VERDICT_FAILED);
     }
     put(percpu, entry, tag, record);
@@ -364,11 +471,10 @@ fn counters_of(tag: u8) -> [usize; 2] {
 
 /// Writes or drops the records of an operation of which no part is open, and releases its entry.
 #[inline(always)]
-fn release(entry: &mut DeferredOperation, slot: u64) {
+fn release(entry: &mut DeferredOperation, verdict: u64, slot: u64) {
     let Some(percpu) = PerCpuState::by_slot(slot as u32) else { return };
     // SAFETY: words of the table, which no other CPU uses any more.
     unsafe {
-        let verdict = current_verdict(entry);
         count_kept(percpu, verdict);
         let mut at = 0;
         while at < DEFERRED_RECORDS {

@@ -225,7 +225,7 @@ fn finish(percpu: &mut PerCpuState, task: Pointer, state: &mut TaskState, ret: i
     let mut is_deferred = false;
     if deferred::is_on() && state.is_deferred() {
         let time = now - state.record.enter_ns;
-        let verdict = deferred::verdict(KEEP_SYSCALLS + state.record.number as u32, ret < 0, time);
+        let verdict = deferred::verdict_of_call(KEEP_SYSCALLS + state.record.number as u32, ret < 0, time);
         match open_syscall::close(percpu, state, verdict) {
             deferred::UNDECIDED => is_deferred = true,
             VERDICT_DROP => return,

@@ -11,7 +11,9 @@ use crate::runtime::ring;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::context::ContextHead;
 use blkkin_probe_abi::counters::*;
-use blkkin_probe_abi::deferred::{KEEP_SYSCALLS, VERDICT_DROP, VERDICT_LARGE, combined, drawn, sampling_of};
+use blkkin_probe_abi::deferred::{
+    KEEP_SYSCALLS, SLOW_AT, VERDICT_DROP, VERDICT_LARGE, combined, drawn, sampling_of,
+};
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::SyscallShape;
 
@@ -43,9 +45,10 @@ pub fn begin_part(percpu: &mut PerCpuState, state: &mut TaskState) -> bool {
 /// [`deferred::UNDECIDED`]; else its record has the verdict.
 #[inline(always)]
 pub fn close(percpu: &mut PerCpuState, state: &mut TaskState, verdict: u64) -> u64 {
+    let exceeded = verdict & SLOW_AT;
     let mut verdict = combined(state.verdict as u64, verdict);
     if state.deferred != 0 {
-        verdict = deferred::close_root(state.span, verdict, percpu.slot() as u64);
+        verdict = deferred::close_root(state.span, verdict | exceeded, percpu.slot() as u64);
         if verdict == deferred::UNDECIDED {
             return verdict;
         }
@@ -73,7 +76,7 @@ pub fn abandon(percpu: &mut PerCpuState, state: &mut TaskState) {
     let mut closed = drawn(0);
     if deferred::is_on() && state.is_deferred() {
         let rule = KEEP_SYSCALLS + state.record.number as u32;
-        let verdict = deferred::verdict(rule, true, now - state.record.enter_ns);
+        let verdict = deferred::verdict_of_call(rule, true, now - state.record.enter_ns);
         closed = close(percpu, state, verdict);
     }
     if closed != VERDICT_DROP {

@@ -1,0 +1,198 @@
+//! Operations that are kept by a limit for one disk.
+//!
+//! *Input*: programs that do the same at two disks, of which one has a limit. *Independent count*: what the program
+//! does, and the devices of the recorded bios.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use blkkin_tracer::keep::{KeepRule, KeptOperations};
+use blkkin_wire::clock::DurationNs;
+use blkkin_wire::event::SyscallEvent;
+use blkkin_wire::head_sampling::KeptFor;
+use blkkin_wire::ids::{DeviceId, SpanId};
+
+use super::slow_reads::record_small_and_large;
+use super::{DEPTH, assert_conserved, assert_whole, config};
+use crate::support::aio::Aio;
+use crate::support::direct::{self, BLOCK};
+use crate::support::disk::Disk;
+use crate::support::gated_process::GatedProcess;
+use crate::support::missed_ends::until_complete;
+use crate::support::recording::{Recording, record};
+use crate::support::tools::is_guest;
+use crate::support::uring::{Mode, read_log, write_and_read};
+use crate::support::{needs, or_skip};
+
+/// One in a million is drawn.
+const LOG2: u8 = 20;
+/// Operations at each disk that may be drawn.
+const DRAWN_MAX: usize = 3;
+
+fn at(name: &str, disk: &Disk, ns: u64) -> KeepRule {
+    KeepRule::SlowerThanAt(KeptOperations::named(name).unwrap(), disk.device(), DurationNs(ns))
+}
+
+/// Returns the roots of operations with I/O at this device.
+fn roots_at(recording: &Recording, device: DeviceId) -> HashSet<SpanId> {
+    recording.bios().filter(|bio| bio.device == device).map(|bio| bio.root).collect()
+}
+
+fn is_slow(call: &SyscallEvent) -> bool {
+    call.sampling.kept_for() == Some(KeptFor::Slow)
+}
+
+/// Runs `work` at both disks, and asserts that of the calls of this name `count` at the first disk are kept, whole, and
+/// none at the second one.
+fn assert_calls_at_first(
+    disks: &[Disk; 2],
+    rules: Vec<KeepRule>,
+    (name, count): (&str, u64),
+    work: impl Fn(&Disk) -> i32,
+) -> Recording {
+    let recording = until_complete(|| {
+        let mut process =
+            GatedProcess::new(|| disks.iter().map(&work).find(|failed| *failed != 0).unwrap_or(0));
+        record(&config(LOG2, rules.clone()), &mut [&mut process])
+    });
+    assert_conserved(&recording);
+    let [first, second] = [0, 1].map(|at: usize| roots_at(&recording, disks[at].device()));
+    let (kept, drawn): (Vec<_>, Vec<_>) =
+        recording.calls_named(name).into_iter().partition(|call| is_slow(call));
+    assert_eq!(kept.len() as u64, count, "{name}");
+    assert!(kept.iter().all(|call| first.contains(&call.span) && !second.contains(&call.span)));
+    assert!(drawn.len() <= 2 * DRAWN_MAX, "{} drawn", drawn.len());
+    assert_eq!(recording.stats.kept_slow, count);
+    recording
+}
+
+#[test]
+fn calls_with_io_at_a_disk_are_kept_by_its_limit() {
+    needs!("losetup");
+    let reads: u64 = if is_guest() { 200 } else { 2_000 };
+    let [first, second, third] = [(); 3].map(|()| Disk::raw(1 << 20));
+    let disks = [or_skip!(first), or_skip!(second)];
+    let third = or_skip!(third);
+    // Limits that no read exceeds: of another disk, of another operation, and of the same disk for one operation.
+    let others = |limit| vec![at("read", &third, 1), at("write", &disks[0], 1), at("read", &disks[0], limit)];
+    let read = |disk: &Disk| {
+        let device = direct::open(disk.node());
+        (0..reads).for_each(|n| direct::read_at(&device, n % 256 * BLOCK as u64).unwrap());
+        0
+    };
+    let recording = assert_calls_at_first(&disks, others(1), ("pread64", reads), read);
+    assert_whole(&recording, &recording.calls_named("pread64"));
+    assert_calls_at_first(&disks, others(3_600_000_000_000), ("pread64", 0), read);
+}
+
+/// The call of a submission has no I/O of its own, and may have returned before.
+#[test]
+fn submissions_with_io_at_a_disk_are_kept_by_its_limit() {
+    needs!("losetup");
+    let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    if !["", "0", "1"].contains(&disabled.trim()) {
+        crate::support::skip!("this kernel's io_uring is switched off");
+    }
+    let calls: u64 = if is_guest() { 50 } else { 500 };
+    let [first, second] = [(); 2].map(|()| Disk::raw(1 << 22));
+    let disks = [or_skip!(first), or_skip!(second)];
+    let log = |disk: &Disk| disk.file("log");
+    let batches = calls.min((1 << 22) / (DEPTH * BLOCK as u64));
+    for mode in [Mode::Plain, Mode::Worker, Mode::Sqpoll] {
+        let recording = until_complete(|| {
+            let mut process = GatedProcess::new(|| {
+                let run = |disk: &Disk| write_and_read(disk.node(), mode, batches, DEPTH, &log(disk));
+                disks.iter().map(run).find(|failed| *failed != 0).unwrap_or(0)
+            });
+            record(&config(LOG2, vec![at("io_uring read", &disks[0], 1)]), &mut [&mut process])
+        });
+        assert_conserved(&recording);
+        let [first, second] = [0, 1].map(|at: usize| roots_at(&recording, disks[at].device()));
+        let submitted = read_log(&log(&disks[0]));
+        let reads: HashSet<u64> =
+            submitted.iter().filter(|one| !one.is_write).map(|one| one.user_data).collect();
+        let kept = |roots: &HashSet<SpanId>| -> HashSet<u64> {
+            let of_disk = recording.async_ios().filter(|io| roots.contains(&io.root()));
+            of_disk.map(|io| io.user_data).collect()
+        };
+        let [at_first, at_second] = [kept(&first), kept(&second)];
+        println!("{mode:?}: {} submissions kept, {} at the other disk", at_first.len(), at_second.len());
+        assert!(!reads.is_empty() && reads.is_subset(&at_first), "{mode:?}");
+        assert!(at_first.len() - reads.len() <= DRAWN_MAX * DEPTH as usize, "{mode:?}");
+        assert!(at_second.len() <= DRAWN_MAX * DEPTH as usize, "{mode:?}");
+    }
+}
+
+#[test]
+fn iocbs_with_io_at_a_disk_are_kept_by_its_limit() {
+    needs!("losetup");
+    let calls: u64 = if is_guest() { 50 } else { 500 };
+    let [first, second] = [(); 2].map(|()| Disk::raw(1 << 20));
+    let disks = [or_skip!(first), or_skip!(second)];
+    let rules = vec![at("libaio pread", &disks[0], 1), at("libaio pwrite", &disks[1], 1)];
+    let recording = assert_calls_at_first(&disks, rules, ("io_submit", calls), |disk| {
+        let device = direct::open(disk.node());
+        let mut aio = Aio::new(DEPTH as usize);
+        for call in 0..calls {
+            let offsets: Vec<u64> =
+                (0..DEPTH).map(|slot| (call * DEPTH + slot) % 256 * BLOCK as u64).collect();
+            aio.read(&device, &offsets, BLOCK);
+            aio.wait(DEPTH as usize, BLOCK);
+        }
+        0
+    });
+    let first = roots_at(&recording, disks[0].device());
+    let submitted = recording.async_ios().filter(|io| first.contains(&io.root())).count();
+    assert!(submitted as u64 >= calls * DEPTH, "{submitted}");
+}
+
+/// A sync is one of the disk to which it writes.
+#[test]
+fn a_sync_is_kept_by_the_limit_of_its_disk() {
+    needs!("losetup", "mkfs.ext4");
+    let rounds: u64 = if is_guest() { 30 } else { 200 };
+    let [first, second] = [(); 2].map(|()| Disk::ext4(64 << 20));
+    let disks = [or_skip!(first), or_skip!(second)];
+    let file = |disk: &Disk| disk.mount_point().join("page");
+    disks.iter().for_each(|disk| fs::write(file(disk), [1; BLOCK]).unwrap());
+    let sync = |disk: &Disk| sync_again_and_again(&file(disk), rounds);
+    assert_calls_at_first(&disks, vec![at("sync", &disks[0], 1)], ("fdatasync", rounds), sync);
+}
+
+fn sync_again_and_again(path: &Path, rounds: u64) -> i32 {
+    let file = File::options().write(true).open(path).unwrap();
+    for round in 0..rounds {
+        file.write_all_at(&[round as u8; BLOCK], 0).unwrap();
+        // SAFETY: a descriptor.
+        if unsafe { libc::fdatasync(file.as_raw_fd()) } != 0 {
+            return 1;
+        }
+    }
+    0
+}
+
+/// The limit decides as that of all disks does.
+#[test]
+fn calls_are_kept_from_the_limit_of_their_disk_on() {
+    needs!("losetup");
+    let reads: u64 = if is_guest() { 1_000 } else { 4_000 };
+    let disk = or_skip!(Disk::raw((reads + 512) * BLOCK as u64));
+    let folder = tempfile::tempdir().unwrap();
+    let config = |rule| {
+        let KeepRule::SlowerThan(operations, limit) = rule else { panic!("{rule:?}") };
+        config(LOG2, vec![KeepRule::SlowerThanAt(operations, disk.device(), limit)])
+    };
+    let (threshold, clearly_slow, recording) =
+        record_small_and_large(&disk, &folder.path().join("log"), reads, config);
+    assert_conserved(&recording);
+    let kept = recording.calls_named("pread64");
+    assert_whole(&recording, &kept);
+    assert!(kept.iter().all(|call| is_slow(call) == (call.exit.0 - call.enter.0 >= threshold)), "{kept:#?}");
+    let found: HashSet<u64> = kept.iter().filter(|call| is_slow(call)).map(|call| call.args[3]).collect();
+    let missing = clearly_slow.iter().filter(|offset| !found.contains(offset)).count();
+    println!("{} clearly slow reads, {missing} of them not kept, {} kept", clearly_slow.len(), kept.len());
+    assert!(missing <= clearly_slow.len() / 20, "{missing} of {}", clearly_slow.len());
+}
