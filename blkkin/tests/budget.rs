@@ -91,7 +91,9 @@ fn fewer_operations_are_recorded_and_each_has_its_ratio() {
     let mut by_ratio = [0_u64; HeadSampling::MIN_RATIO.log2() as usize + 1];
     for event in batches.iter().flat_map(|batch| &batch.events) {
         let (id, sampling) = match event {
-            LayerEvent::Syscall(call) if call.context.is_none() => (call.span.0, call.sampling),
+            LayerEvent::Syscall(call) if call.context.is_none() && !agent_recording::is_truncation(call) => {
+                (call.span.0, call.sampling)
+            }
             LayerEvent::AsyncIo(io) if io.submitter.is_none() => (io.span.0, io.sampling),
             _ => continue,
         };
@@ -112,6 +114,10 @@ fn the_cost_is_that_of_the_kernels_own_statistics() {
     let disk = or_skip!(Disk::raw(1 << 20));
     let folder = tempfile::tempdir().unwrap();
     let (agent, address) = agent(folder.path(), "50%", &[]);
+    // No clock is read in it, and no CPU takes a microsecond to call a function.
+    let run = metrics::value(&metrics::get(&address, "/metrics"), "blkkin_budget_run_seconds");
+    println!("{run} s for each run of a program");
+    assert!((1e-9..1e-6).contains(&run), "{run}");
     let _statistics = ProgramStatistics::enable();
     let mut difference = Vec::new();
     with_reads(&disk, || {
@@ -132,7 +138,7 @@ fn the_cost_is_that_of_the_kernels_own_statistics() {
     println!("{difference:?}");
     for (name, own, by_kernel) in difference {
         // The kernel's statistics include a reading of the clock in each run.
-        assert!(own > 0.5 * by_kernel && own < 1.5 * by_kernel, "{name}: {own}, not {by_kernel}");
+        assert!(own > 0.65 * by_kernel && own < 1.5 * by_kernel, "{name}: {own}, not {by_kernel}");
     }
 }
 

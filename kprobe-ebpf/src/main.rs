@@ -121,6 +121,22 @@ macro_rules! function {
     };
 }
 
+/// Defines programs that do nothing. The tracer measures with them what the kernel takes for a run
+/// (`tracer/src/budget/run_cost.rs`).
+macro_rules! empty {
+    ($($name:ident),+) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[unsafe(link_section = "raw_tp/sys_enter")]
+            pub extern "C" fn $name(_context: *mut c_void) -> i32 {
+                0
+            }
+        )+
+    };
+}
+
+empty!(empty_0, empty_1, empty_2, empty_3, empty_4);
+
 hook!("sys_enter", call_enter_btf, call_enter_raw, |c, Read| ending!(
     Program::SyscallEnter,
     syscall::enter::<Read>(|| arg(c, 0), || word(c, 1))

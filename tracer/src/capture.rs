@@ -20,7 +20,7 @@ use blkkin_probe_abi::counters::COUNTERS;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::head_sampling::HeadSampling;
 
-use crate::budget::{Budget, BudgetKeeper, BudgetStatus};
+use crate::budget::{Budget, BudgetKeeper, BudgetStatus, run_cost};
 use crate::config::TracerConfig;
 use crate::error::TracerError;
 use crate::head_sampling::HeadSamplingRatio;
@@ -69,7 +69,12 @@ impl CaptureControl {
         let Some(sample) = config.head_sampling else { return Ok(None) };
         let rules = config.defers().then(|| KeepRules::take(ebpf)).transpose()?;
         let keep = config.keep.clone();
-        let budget = config.budget.map(|budget| BudgetKeeper::new(budget, sample, !keep.is_empty()));
+        let budget = match config.budget {
+            Some(budget) => {
+                Some(BudgetKeeper::new(budget, sample, !keep.is_empty(), run_cost::measure(ebpf)?))
+            }
+            None => None,
+        };
         let settings = CaptureSettings { is_paused: false, sample, keep, budget: config.budget };
         let ratio = HeadSamplingRatio::take(ebpf, sample)?;
         let mut capture = Capture { settings: settings.clone(), ratio, rules, budget };

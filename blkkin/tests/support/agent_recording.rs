@@ -4,6 +4,8 @@ use std::path::Path;
 
 use blkkin_bus::recording::{Position, Recording};
 use blkkin_wire::batch::EventBatch;
+use blkkin_wire::event::SyscallEvent;
+use blkkin_wire::syscalls::SyscallClass;
 use blkkin_wire::v1;
 
 /// Reads all batches of a recording, in their order.
@@ -14,4 +16,9 @@ pub(crate) fn batches(folder: &Path) -> Vec<EventBatch> {
         batches.push(v1::decode(&bytes).unwrap().batch);
     }
     batches
+}
+
+/// Returns whether the call is a truncation, of which head sampling records each one.
+pub(crate) fn is_truncation(call: &SyscallEvent) -> bool {
+    call.call.spec().class == SyscallClass::Truncate
 }

@@ -8,10 +8,6 @@ use blkkin_probe_abi::counters::COUNTERS;
 
 use crate::clock;
 
-/// Time of the kernel's way into a program and out of it, in ns. A call of a task that is not traced takes
-/// 25 ns more with both of its programs than without (docs/performance/call.md), of which some 10 ns are
-/// inside them.
-const RUN_NS: u64 = 8;
 /// CPU time of an agent for a record, in ns: 29,800 events a second more take 1.17 % of a CPU more
 /// (docs/performance/agent.md).
 const PROCESS_RECORD_NS: u64 = 400;
@@ -34,11 +30,6 @@ pub(super) struct Tick {
     pub(super) variable: f64,
 }
 
-/// Returns the time that programs with these counters took.
-pub(super) fn programs_ns(kernel: &[u64; COUNTERS]) -> u64 {
-    kernel[slot::TIMED_NS] * slot::TIMED_EVERY + kernel[slot::RUNS] * RUN_NS
-}
-
 /// Counters of one moment.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
@@ -51,13 +42,20 @@ struct Reading {
 /// Turns counters into costs.
 pub(super) struct Meter {
     cpus: f64,
+    /// Time of the kernel's way into a program and out of it, in ns.
+    run_ns: u64,
     /// Readings of the last [`RECENT`], the oldest first.
     readings: VecDeque<Reading>,
 }
 
 impl Meter {
-    pub(super) fn new(cpus: usize) -> Meter {
-        Meter { cpus: cpus as f64, readings: VecDeque::new() }
+    pub(super) fn new(cpus: usize, run_ns: u64) -> Meter {
+        Meter { cpus: cpus as f64, run_ns, readings: VecDeque::new() }
+    }
+
+    /// Returns the time that programs with these counters took.
+    pub(super) fn programs_ns(&self, kernel: &[u64; COUNTERS]) -> u64 {
+        kernel[slot::TIMED_NS] * slot::TIMED_EVERY + kernel[slot::RUNS] * self.run_ns
     }
 
     /// Returns whether a tick is due.
@@ -66,7 +64,7 @@ impl Meter {
     }
 
     /// Returns the cost since the last tick, when one [is due](Meter::is_due); none at the first one. `counting_ns`:
-    /// [`programs_ns`] of the programs that count all requests.
+    /// [`Meter::programs_ns`] of the programs that count all requests.
     pub(super) fn update(
         &mut self,
         now: Instant,
@@ -77,7 +75,7 @@ impl Meter {
         let fired = fired.iter().chain(&[slot::ASYNC_FIRED, slot::WAITS_FIRED]);
         let reading = Reading {
             at: now,
-            kernel_ns: programs_ns(kernel) + counting_ns,
+            kernel_ns: self.programs_ns(kernel) + counting_ns,
             user_ns: clock::process_cpu_ns(),
             records: (slot::FIRED..slot::DROPPED).chain(fired.copied()).map(|counter| kernel[counter]).sum(),
         };
@@ -119,7 +117,10 @@ mod tests {
 
     #[test]
     fn costs_are_shares_of_all_cpus() {
-        let mut meter = Meter::new(2);
+        let mut meter = Meter::new(2, 30);
+        let mut counters = [0; COUNTERS];
+        (counters[slot::TIMED_NS], counters[slot::RUNS]) = (5, 200);
+        assert_eq!(meter.programs_ns(&counters), 5 * 61 + 200 * 30);
         let begin = Instant::now();
         let reading = |ms: u64, kernel_ns, user_ns, records| Reading {
             at: begin + Duration::from_millis(ms),

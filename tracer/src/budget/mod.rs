@@ -4,7 +4,7 @@
 //! the kernel side records operations, and a [`BudgetStatus`] for metrics.
 //!
 //! *The cost* has two parts. The programs that run most measure one run in 61 (`TIMED_NS`), and each run is
-//! charged with 8 ns for the kernel's way into it. The process' own CPU time is everything that the
+//! charged with the time of the kernel's way into it, which is measured at the start (`run_cost`). The process' own CPU time is everything that the
 //! tracer does with the records, whatever process it is in: reading, encoding, sending. Programs that count
 //! all requests belong to the first part.
 //!
@@ -17,10 +17,11 @@
 
 mod controller;
 mod meter;
+pub(crate) mod run_cost;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use blkkin_probe_abi::counters::COUNTERS;
 use blkkin_wire::head_sampling::HeadSampling;
@@ -29,7 +30,7 @@ use crate::error::TracerError;
 use crate::head_sampling::HeadSamplingRatio;
 use crate::stats::counters::KernelCounters;
 use controller::Controller;
-use meter::{Meter, programs_ns};
+use meter::Meter;
 
 /// Share of the machine's CPUs, in parts per million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,7 @@ struct Shared {
     budget_ppm: AtomicU32,
     kernel_ppm: AtomicU32,
     user_ppm: AtomicU32,
+    run_ns: AtomicU64,
     one_in: AtomicU64,
     changes: AtomicU64,
     is_exceeded: AtomicBool,
@@ -76,6 +78,11 @@ impl BudgetStatus {
     /// Returns the shares that the kernel side and this process took in the last ten seconds.
     pub fn spent(&self) -> [f64; 2] {
         [&self.0.kernel_ppm, &self.0.user_ppm].map(|ppm| f64::from(ppm.load(Relaxed)) / 1e6)
+    }
+
+    /// Returns the time that the kernel takes for each run of a program, without the program's own.
+    pub fn run_cost(&self) -> Duration {
+        Duration::from_nanos(self.0.run_ns.load(Relaxed))
     }
 
     /// Returns N, where one operation in N is recorded.
@@ -111,15 +118,22 @@ pub(crate) struct BudgetKeeper {
 
 impl BudgetKeeper {
     /// Creates the keeper of a budget. `greatest` is the ratio at first.
-    /// `keeps`: rules keep operations at their end.
-    pub(crate) fn new(budget: Budget, greatest: HeadSampling, keeps: bool) -> BudgetKeeper {
+    /// `keeps`: rules keep operations at their end. `run_cost`: as `run_cost::measure` returned it.
+    pub(crate) fn new(
+        budget: Budget,
+        greatest: HeadSampling,
+        keeps: bool,
+        run_cost: Duration,
+    ) -> BudgetKeeper {
         let status = BudgetStatus::default();
         status.0.budget_ppm.store(budget.0, Relaxed);
         status.0.one_in.store(greatest.one_in(), Relaxed);
+        let run_ns = run_cost.as_nanos() as u64;
+        status.0.run_ns.store(run_ns, Relaxed);
         // SAFETY: no memory is passed.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize;
         let controller = Controller::new(budget.share(), greatest, keeps);
-        BudgetKeeper { meter: Meter::new(cpus), controller, status, counting_programs: Vec::new() }
+        BudgetKeeper { meter: Meter::new(cpus, run_ns), controller, status, counting_programs: Vec::new() }
     }
 
     /// Takes the time of further programs into account.
@@ -164,7 +178,7 @@ impl BudgetKeeper {
         }
         let mut counting_ns = 0;
         for counters in &self.counting_programs {
-            counting_ns += programs_ns(&counters.read()?);
+            counting_ns += self.meter.programs_ns(&counters.read()?);
         }
         let Some(tick) = self.meter.update(now, kernel, counting_ns) else { return Ok(()) };
         let Shared { kernel_ppm, user_ppm, one_in, changes, is_exceeded, keep_suspended, .. } =

@@ -88,6 +88,11 @@ impl BudgetReport {
                 user,
             ),
             gauge(
+                "budget_run_seconds",
+                "Time that the kernel takes for each run of a program, without the program's own, measured at the start",
+                self.status.run_cost().as_secs_f64(),
+            ),
+            gauge(
                 "budget_recorded_one_in",
                 "N, where one storage operation in N is recorded",
                 self.status.one_in() as f64,
