@@ -64,7 +64,7 @@ pub(crate) fn of_recording(args: &ReportArgs) -> Result<PostFilter, CliError> {
 
 impl TraceFilter {
     /// Resolves every option.
-    pub(crate) fn resolve(args: &FilterArgs) -> Result<TraceFilter, CliError> {
+    pub(crate) fn resolve(args: &FilterArgs, disks: keep::Disks) -> Result<TraceFilter, CliError> {
         check_limits(args)?;
         let detail = detail(&args.detail)?;
         let slower_than =
@@ -100,7 +100,7 @@ impl TraceFilter {
                 .map(sampling::ratio)
                 .transpose()?
                 .filter(|ratio| *ratio != HeadSampling::ALL),
-            keep: keep::rules(args)?,
+            keep: keep::rules(args, disks)?,
             post: PostFilter {
                 tasks: None,
                 paths,
@@ -217,17 +217,20 @@ fn device(name: &str) -> Result<DeviceId, CliError> {
 
 /// Resolves disks; requests have no partition.
 pub(crate) fn disks(names: &[String]) -> Result<Vec<DeviceId>, CliError> {
-    let disks = resolve_all(names, device)?;
-    for (name, device) in names.iter().zip(&disks) {
-        if let Some(disk) = disk_of_partition(*device) {
-            return Err(CliError::usage(
-                format!("{name} is a partition"),
-                "a block request is one of the whole disk",
-                format!("--device {disk}, its disk"),
-            ));
-        }
+    resolve_all(names, |name| disk(name, |name| format!("--device {name}")))
+}
+
+/// Resolves a disk. `example` is an option with a disk, for an error.
+fn disk(name: &str, example: impl Fn(&str) -> String) -> Result<DeviceId, CliError> {
+    let device = devices::device(name, &example)?;
+    match disk_of_partition(device) {
+        None => Ok(device),
+        Some(disk) => Err(CliError::usage(
+            format!("{name} is a partition"),
+            "a block request is one of the whole disk",
+            format!("{}, its disk", example(&disk.to_string())),
+        )),
     }
-    Ok(disks)
 }
 
 /// Returns the mount point of the default hierarchy of cgroups, if it is mounted.
@@ -267,7 +270,7 @@ mod tests {
 
     #[test]
     fn no_filter_traces_everything() {
-        let config = TraceFilter::resolve(&args())
+        let config = TraceFilter::resolve(&args(), keep::Disks::Present)
             .unwrap()
             .tracer_config(TraceScope::All, &TracerArgs::default())
             .unwrap();
@@ -278,7 +281,7 @@ mod tests {
     #[test]
     fn task_filters_of_marked_tasks_are_in_the_post_filter_too() {
         let values = FilterArgs { comm: vec!["x".into()], ..args() };
-        let mut filter = TraceFilter::resolve(&values).unwrap();
+        let mut filter = TraceFilter::resolve(&values, keep::Disks::Present).unwrap();
         let config = filter.tracer_config(TraceScope::All, &TracerArgs::default()).unwrap();
         assert_eq!((config.filter.comms.len(), filter.post.tasks.is_some()), (1, false));
         let config = filter.tracer_config(TraceScope::Marked, &TracerArgs::default()).unwrap();
@@ -289,21 +292,21 @@ mod tests {
     #[test]
     fn too_many_filters_are_refused() {
         let comm = vec!["x".to_owned(); FILTERS_MAX + 1];
-        let error = TraceFilter::resolve(&FilterArgs { comm, ..args() }).unwrap_err();
+        let error = TraceFilter::resolve(&FilterArgs { comm, ..args() }, keep::Disks::Present).unwrap_err();
         assert_eq!(error.what, "9 times --comm");
         let comm = vec!["x".to_owned(); FILTERS_MAX];
-        assert!(TraceFilter::resolve(&FilterArgs { comm, ..args() }).is_ok());
+        assert!(TraceFilter::resolve(&FilterArgs { comm, ..args() }, keep::Disks::Present).is_ok());
     }
 
     #[test]
     fn path_filter_needs_a_detail_with_paths() {
         let args = FilterArgs { detail: "0".into(), path: vec!["/x".into()], ..FilterArgs::default() };
-        assert!(TraceFilter::resolve(&args).unwrap_err().what.contains("--detail 0"));
+        assert!(TraceFilter::resolve(&args, keep::Disks::Present).unwrap_err().what.contains("--detail 0"));
     }
 
     #[test]
     fn unknown_detail_is_refused() {
         let args = FilterArgs { detail: "3".into(), ..FilterArgs::default() };
-        assert_eq!(TraceFilter::resolve(&args).unwrap_err().what, "unknown detail `3`");
+        assert_eq!(TraceFilter::resolve(&args, keep::Disks::Present).unwrap_err().what, "unknown detail `3`");
     }
 }

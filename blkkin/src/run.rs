@@ -30,7 +30,7 @@ use crate::control::signals::ReceivedSignal;
 use crate::destination;
 use crate::disk_counts::DiskCounter;
 use crate::error::{CliError, Status};
-use crate::filter::{TraceFilter, sampling};
+use crate::filter::{TraceFilter, keep, sampling};
 use crate::privileges;
 use crate::run::command::ResolvedCommand;
 use crate::run::output::{Output, Stream};
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
 }
 
 fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, RunPlan, Output), CliError> {
-    let mut filter = TraceFilter::resolve(&args.filter)?;
+    let mut filter = TraceFilter::resolve(&args.filter, keep::Disks::Present)?;
     filter.require_machines()?;
     sampling::check_sources(filter.head_sampling, &args.lttng, &args.usdt)?;
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;

@@ -10,6 +10,7 @@
 
 use crate::plain;
 use crate::record::{AsyncIoRecord, BioPagesRecord, BioRequestRecord, RequestRecord, SyscallWithContext};
+use crate::record::{BIO_AT_DISK, BIO_DEFERRED};
 use crate::wait::WaitsRecord;
 
 /// Name of the map with the operations.
@@ -40,6 +41,7 @@ pub struct DeferredOperation {
     /// Verdict about a part that was slow or failed; else 0.
     pub reason: u64,
     /// Disks of which the call at its root exceeded the limit, as [`SLOW_AT`]: it is slow if it has I/O at one of them.
+    /// Above these bits, the version of the disks at its begin ([`KEEP_DISKS_VERSION_SHIFT`]).
     pub slow_at: u64,
     /// Root of the next operation that has ended on the same CPU and is to be decided about; 0 for none.
     pub next: u64,
@@ -77,9 +79,9 @@ pub const NO_RULES: u64 = 0x40;
 
 /// Bits of a verdict that name its kind.
 const KIND: u64 = 0xff;
-/// Position of the bits of a verdict that is not final: the disks of which the call exceeded the limit.
+/// Position of [`SLOW_AT`], which only a verdict that is not final has.
 pub const SLOW_AT_SHIFT: u32 = 8;
-/// These bits.
+/// Bits of a verdict for the disks of which the call exceeded the limit.
 pub const SLOW_AT: u64 = ((1 << KEEP_DISKS) - 1) << SLOW_AT_SHIFT;
 
 /// Returns the verdict about an operation that head sampling records as one in 2 to the power of `sampling`.
@@ -135,6 +137,9 @@ pub const KEEP_WORDS: usize = KEEP_FLAGS as usize + 1;
 pub const KEEP_FAILED: u64 = 1 << 0;
 /// A disk has limits of its own.
 pub const KEEP_AT_DISKS: u64 = 1 << 1;
+/// First of the bits of that word that count changes of the disks and of their limits. No operation is judged by other ones
+/// than those of its begin.
+pub const KEEP_DISKS_VERSION_SHIFT: u32 = 16;
 
 /// Name of the map with the limits of single disks. The element of an operation, at the index of its word in
 /// [`KEEP_RULES_MAP`], has a time in ns for each disk, 0 for none: an operation with I/O at the disk is kept if it takes as
@@ -158,7 +163,8 @@ pub const DRAWN_ONLY: u64 = 1 << 8;
 
 const _: () = {
     let room = 8 * DEFERRED_RECORD_WORDS;
-    assert!(SLOW_AT < 1 << 16);
+    assert!(SLOW_AT >> KEEP_DISKS_VERSION_SHIFT == 0);
+    assert!(BIO_AT_DISK as u32 == 1 << 10 && BIO_DEFERRED > BIO_AT_DISK << (KEEP_DISKS - 1));
     assert!(size_of::<SyscallWithContext>() <= room && size_of::<WaitsRecord>() <= room);
     assert!(size_of::<BioRequestRecord>() <= room && size_of::<RequestRecord>() <= room);
     assert!(size_of::<AsyncIoRecord>() <= room && size_of::<BioPagesRecord>() <= room);

@@ -15,6 +15,7 @@ use super::protocol::{self, Change, Request};
 use super::resolve::resolve;
 use crate::cli::{CtlArgs, FilterArgs};
 use crate::error::CliError;
+use crate::filter::keep::Disks;
 use crate::service::format_utc;
 use crate::service::kafka::{kafka_failed, settings};
 
@@ -62,7 +63,7 @@ pub(super) fn publish(args: &CtlArgs, brokers: &str, request: Request) -> Result
 /// Makes the record of a change that an agent can apply.
 fn record(nodes: &str, change: Change) -> Result<FleetRecord, CliError> {
     let start = protocol::Settings { recording: true, sample: "1/1".into(), keep: Vec::new(), budget: None };
-    resolve(&mut start.with(&change), &FilterArgs::default())?;
+    resolve(&mut start.with(&change), &FilterArgs::default(), Disks::Elsewhere)?;
     let now = SystemTime::now();
     let ms = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     // SAFETY: returns a number and cannot fail.

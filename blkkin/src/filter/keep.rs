@@ -8,15 +8,26 @@ use blkkin_wire::async_io;
 use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::ids::DeviceId;
 use blkkin_wire::syscalls::SyscallId;
+use tracing::warn;
 
 use crate::cli::{FilterArgs, units};
 use crate::error::CliError;
 use crate::suggest::suggest;
 
-use super::devices;
+/// Disks that rules may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disks {
+    /// Disks of this machine.
+    Present,
+    /// Disks of any machine: a rule about one that this machine does not have has no effect, and the log names it. Machines of a fleet have
+    /// different disks, and a disk may be removed.
+    Any,
+    /// Disks of other machines: a rule about one is checked, and not resolved.
+    Elsewhere,
+}
 
 /// Resolves the rules, and refuses filters that they contradict.
-pub(crate) fn rules(args: &FilterArgs) -> Result<Vec<KeepRule>, CliError> {
+pub(crate) fn rules(args: &FilterArgs, disks: Disks) -> Result<Vec<KeepRule>, CliError> {
     let filters = [("--slower-than", args.slower_than.is_some()), ("--errors-only", args.errors_only)];
     if let Some((option, _)) = filters.into_iter().find(|(_, given)| *given && !args.keep.is_empty()) {
         return Err(CliError::usage(
@@ -25,7 +36,8 @@ pub(crate) fn rules(args: &FilterArgs) -> Result<Vec<KeepRule>, CliError> {
             "--keep 10ms,failed",
         ));
     }
-    let rules = args.keep.iter().map(|rule| parse(rule.trim(), disk)).collect::<Result<Vec<_>, _>>()?;
+    let parse = |rule: &String| parse(rule.trim(), |name| disks.resolve(name)).transpose();
+    let rules = args.keep.iter().filter_map(parse).collect::<Result<Vec<_>, _>>()?;
     let percentiles = rules.iter().filter(|rule| matches!(rule, KeepRule::SlowerThanMost(..))).count();
     if percentiles > PERCENTILES_MAX {
         return Err(CliError::usage(
@@ -42,19 +54,34 @@ pub(crate) fn rules(args: &FilterArgs) -> Result<Vec<KeepRule>, CliError> {
             "--keep '10ms,read@nvme0n1>2ms'; a rule without a disk is about all of them",
         ));
     }
-    Ok(rules)
+    let recorded = args.device.iter().map(|name| super::device(name)).collect::<Result<Vec<_>, _>>()?;
+    let is_recorded = |disk: &DeviceId| {
+        let of_disk = |device: &DeviceId| device == disk || disk_of_partition(*device) == Some(*disk);
+        recorded.is_empty() || recorded.iter().any(of_disk)
+    };
+    match disks.into_iter().find(|disk| !is_recorded(disk)) {
+        None => Ok(rules),
+        Some(disk) => Err(CliError::usage(
+            format!("a rule of --keep is about {disk}, which --device leaves out"),
+            "I/O at other devices is not recorded",
+            format!("--device {disk} too"),
+        )),
+    }
 }
 
-/// Resolves the disk of a rule.
-fn disk(name: &str) -> Result<DeviceId, CliError> {
-    let device = devices::device(name, |name| format!("--keep 'read@{name}>2ms'"))?;
-    match disk_of_partition(device) {
-        None => Ok(device),
-        Some(disk) => Err(CliError::usage(
-            format!("{name} is a partition"),
-            "a block request is one of the whole disk",
-            format!("--keep 'read@{disk}>2ms', its disk"),
-        )),
+impl Disks {
+    /// Resolves the disk of a rule; none if the rule has no effect here.
+    fn resolve(self, name: &str) -> Result<Option<DeviceId>, CliError> {
+        if self == Disks::Elsewhere {
+            return Ok(None);
+        }
+        match super::disk(name, |name| format!("--keep 'read@{name}>2ms'")) {
+            Err(error) if self == Disks::Any => {
+                warn!("a rule of --keep about {name} has no effect: {}: {}", error.what, error.why);
+                Ok(None)
+            }
+            resolved => resolved.map(Some),
+        }
     }
 }
 
@@ -71,32 +98,31 @@ pub(super) fn check(keep: &[KeepRule], sampling: Option<HeadSampling>) -> Result
 }
 
 /// Parses `failed`, `LIMIT`, `OPERATION>LIMIT`, `OPERATION@DISK>TIME` or `@DISK>TIME`, of which LIMIT is a time or a
-/// percentile. `disk` resolves a disk.
-fn parse(rule: &str, disk: impl Fn(&str) -> Result<DeviceId, CliError>) -> Result<KeepRule, CliError> {
+/// percentile. `disk` resolves a disk. None if the rule has no effect here.
+fn parse(
+    rule: &str,
+    disk: impl Fn(&str) -> Result<Option<DeviceId>, CliError>,
+) -> Result<Option<KeepRule>, CliError> {
     if rule == "failed" {
-        return Ok(KeepRule::Failed);
+        return Ok(Some(KeepRule::Failed));
     }
     let is_number = |text: &str| text.starts_with(|first: char| first.is_ascii_digit() || first == '.');
-    let named = |name: &str, limit: &str| KeptOperations::named(name).ok_or_else(|| unknown(name, limit));
     let (operations, limit) = match rule.split_once('>') {
         Some((name, limit)) => match name.split_once('@') {
-            Some((name, at)) => {
-                let operations = if name.is_empty() { KeptOperations::All } else { named(name, limit)? };
-                return at_disk(rule, operations, disk(at)?, limit);
-            }
-            None => (named(name, limit)?, limit),
+            Some((name, at)) => return at_disk(rule, [name, at, limit], disk),
+            None => (named(name, "", limit)?, limit),
         },
         None if is_number(rule.strip_prefix('p').unwrap_or(rule)) => (KeptOperations::All, rule),
         None => {
             return Err(CliError::usage(
                 format!("bad rule `{rule}` for --keep"),
-                "a rule is a time, a percentile, an operation with one of these, or `failed`",
-                "--keep '10ms,fsync>20ms,read>p99.9,failed'",
+                "a rule is a time, a percentile, an operation with one of these, one at a disk with a time, or `failed`",
+                "--keep '10ms,fsync>20ms,read@sda>2ms,read>p99.9,failed'",
             ));
         }
     };
     let Some(digits) = limit.strip_prefix('p') else {
-        return Ok(KeepRule::SlowerThan(operations, units::duration("--keep", limit)?));
+        return Ok(Some(KeepRule::SlowerThan(operations, units::duration("--keep", limit)?)));
     };
     let percentile = Percentile::parse(digits).ok_or_else(|| {
         CliError::usage(
@@ -105,31 +131,37 @@ fn parse(rule: &str, disk: impl Fn(&str) -> Result<DeviceId, CliError>) -> Resul
             "--keep 'read>p99.9'",
         )
     })?;
-    Ok(KeepRule::SlowerThanMost(operations, percentile))
+    Ok(Some(KeepRule::SlowerThanMost(operations, percentile)))
 }
 
-/// Parses the limit of a rule about a disk.
+/// Parses a rule about a disk, of these parts.
 fn at_disk(
     rule: &str,
-    operations: KeptOperations,
-    disk: DeviceId,
-    limit: &str,
-) -> Result<KeepRule, CliError> {
-    if limit.starts_with('p') {
+    [name, at, limit]: [&str; 3],
+    disk: impl Fn(&str) -> Result<Option<DeviceId>, CliError>,
+) -> Result<Option<KeepRule>, CliError> {
+    let operations =
+        if name.is_empty() { KeptOperations::All } else { named(name, &format!("@{at}"), limit)? };
+    if at.is_empty() || limit.starts_with('p') {
         return Err(CliError::usage(
-            format!("a percentile with a disk for --keep: `{rule}`"),
-            "operations of all disks are compared with each other",
+            format!("bad rule `{rule}` for --keep"),
+            "a rule about a disk has its name and a time: a percentile compares the operations of all disks",
             "--keep 'read@nvme0n1>2ms,read>p99.9'",
         ));
     }
-    Ok(KeepRule::SlowerThanAt(operations, disk, units::duration("--keep", limit)?))
+    let time = units::duration("--keep", limit)?;
+    Ok(disk(at)?.map(|disk| KeepRule::SlowerThanAt(operations, disk, time)))
 }
 
-fn unknown(name: &str, time: &str) -> CliError {
+fn named(name: &str, at: &str, limit: &str) -> Result<KeptOperations, CliError> {
+    KeptOperations::named(name).ok_or_else(|| unknown(name, at, limit))
+}
+
+fn unknown(name: &str, at: &str, limit: &str) -> CliError {
     let calls = SyscallId::all().map(SyscallId::name);
     let remedy = match suggest(name, calls.chain(async_io::names()).chain(["read", "write", "sync"])) {
-        Some(near) => format!("--keep '{near}>{time}'"),
-        None => format!("--keep 'read>{time}'; read, write and sync mean all operations of that kind"),
+        Some(near) => format!("--keep '{near}{at}>{limit}'"),
+        None => format!("--keep 'read{at}>{limit}'; read, write and sync mean all operations of that kind"),
     };
     CliError::usage(
         format!("unknown operation `{name}` for --keep"),
@@ -148,10 +180,11 @@ mod tests {
     const DISK: DeviceId = DeviceId { major: 8, minor: 16 };
 
     fn parse(rule: &str) -> Result<KeepRule, CliError> {
-        super::parse(rule, |name| match name {
-            "sdb" => Ok(DISK),
+        let parsed = super::parse(rule, |name| match name {
+            "sdb" => Ok(Some(DISK)),
             _ => Err(CliError::usage(format!("no disk {name}"), "", "")),
-        })
+        });
+        parsed.map(Option::unwrap)
     }
 
     #[test]
@@ -162,7 +195,8 @@ mod tests {
         assert_eq!(parse("fsync@sdb>2ms").unwrap(), at(KeptOperations::named("fsync").unwrap()));
         assert_eq!(parse("read@sdc>2ms").unwrap_err().what, "no disk sdc");
         assert!(parse("read@sdb>p99").unwrap_err().why.contains("all disks"));
-        assert_eq!(parse("fsnyc@sdb>1ms").unwrap_err().remedy, "--keep 'fsync>1ms'");
+        assert_eq!(parse("fsnyc@sdb>1ms").unwrap_err().remedy, "--keep 'fsync@sdb>1ms'");
+        assert_eq!(super::parse("read@sdb>1ms", |_| Ok(None)).unwrap(), None);
         for bad in
             ["read@>2ms", "read@sdb", "@>2ms", "@sdb", "@", "read@sdb>", "read@sdb>2", "failed@sdb>1ms"]
         {
@@ -212,6 +246,7 @@ mod tests {
     #[test]
     fn rules_add_to_a_sample() {
         let args = |keep: &str| FilterArgs { keep: vec![keep.to_owned()], ..FilterArgs::default() };
+        let rules = |args: &FilterArgs| super::rules(args, Disks::Present);
         let kept = rules(&args("1ms")).unwrap();
         assert!(check(&kept, HeadSampling::from_one_in(2)).is_ok() && check(&[], None).is_ok());
         assert!(check(&kept, None).unwrap_err().remedy.contains("--slower-than"));

@@ -13,7 +13,7 @@ use crate::control::ControlReceiver;
 use crate::destination;
 use crate::disk_counts::DiskCounter;
 use crate::error::{CliError, Status};
-use crate::filter::{TraceFilter, context_trust, sampling};
+use crate::filter::{TraceFilter, context_trust, keep, sampling};
 use crate::privileges;
 use crate::run::output::{Output, Stream};
 use crate::run::pipeline::RunPlan;
@@ -47,7 +47,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, CliError> {
 }
 
 fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
-    let mut filter = TraceFilter::resolve(&args.filter)?;
+    let mut filter = TraceFilter::resolve(&args.filter, keep::Disks::Present)?;
     filter.require_machines()?;
     sampling::check_sources(filter.head_sampling, &args.lttng, &args.usdt)?;
     let scope = filter.scope();

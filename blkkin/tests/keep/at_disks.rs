@@ -11,23 +11,23 @@ use std::path::Path;
 
 use blkkin_tracer::keep::{KeepRule, KeptOperations};
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::event::SyscallEvent;
+use blkkin_wire::event::{BioEvent, Submitter, SyscallEvent};
 use blkkin_wire::head_sampling::KeptFor;
 use blkkin_wire::ids::{DeviceId, SpanId};
 
-use super::slow_reads::record_small_and_large;
+use super::slow_reads::{LARGE, record_small_and_large};
 use super::{DEPTH, assert_conserved, assert_whole, config};
 use crate::support::aio::Aio;
 use crate::support::direct::{self, BLOCK};
 use crate::support::disk::Disk;
 use crate::support::gated_process::GatedProcess;
-use crate::support::missed_ends::until_complete;
+use crate::support::missed_ends::{RUNS_MAX, until_complete};
 use crate::support::recording::{Recording, record};
 use crate::support::tools::is_guest;
 use crate::support::uring::{Mode, read_log, write_and_read};
 use crate::support::{needs, or_skip};
 
-/// One in a million is drawn.
+/// Logarithm of the ratio: of a million operations one is drawn.
 const LOG2: u8 = 20;
 /// Operations at each disk that may be drawn.
 const DRAWN_MAX: usize = 3;
@@ -76,16 +76,18 @@ fn calls_with_io_at_a_disk_are_kept_by_its_limit() {
     let [first, second, third] = [(); 3].map(|()| Disk::raw(1 << 20));
     let disks = [or_skip!(first), or_skip!(second)];
     let third = or_skip!(third);
-    // Limits that no read exceeds: of another disk, of another operation, and of the same disk for one operation.
-    let others = |limit| vec![at("read", &third, 1), at("write", &disks[0], 1), at("read", &disks[0], limit)];
+    // No read is at the third disk, and none is a write.
+    let rules = |limit| vec![at("read", &third, 1), at("write", &disks[0], 1), at("read", &disks[0], limit)];
     let read = |disk: &Disk| {
         let device = direct::open(disk.node());
         (0..reads).for_each(|n| direct::read_at(&device, n % 256 * BLOCK as u64).unwrap());
         0
     };
-    let recording = assert_calls_at_first(&disks, others(1), ("pread64", reads), read);
+    let recording = assert_calls_at_first(&disks, rules(1), ("pread64", reads), read);
     assert_whole(&recording, &recording.calls_named("pread64"));
-    assert_calls_at_first(&disks, others(3_600_000_000_000), ("pread64", 0), read);
+    assert_calls_at_first(&disks, rules(3_600_000_000_000), ("pread64", 0), read);
+    let each = KeepRule::SlowerThanAt(KeptOperations::All, disks[0].device(), DurationNs(1));
+    assert_calls_at_first(&disks, vec![each], ("pread64", reads), read);
 }
 
 /// The call of a submission has no I/O of its own, and may have returned before.
@@ -121,6 +123,10 @@ fn submissions_with_io_at_a_disk_are_kept_by_its_limit() {
         let [at_first, at_second] = [kept(&first), kept(&second)];
         println!("{mode:?}: {} submissions kept, {} at the other disk", at_first.len(), at_second.len());
         assert!(!reads.is_empty() && reads.is_subset(&at_first), "{mode:?}");
+        assert_eq!(
+            recording.stats.kept_slow,
+            if mode == Mode::Sqpoll { reads.len() as u64 } else { batches }
+        );
         assert!(at_first.len() - reads.len() <= DRAWN_MAX * DEPTH as usize, "{mode:?}");
         assert!(at_second.len() <= DRAWN_MAX * DEPTH as usize, "{mode:?}");
     }
@@ -132,21 +138,86 @@ fn iocbs_with_io_at_a_disk_are_kept_by_its_limit() {
     let calls: u64 = if is_guest() { 50 } else { 500 };
     let [first, second] = [(); 2].map(|()| Disk::raw(1 << 20));
     let disks = [or_skip!(first), or_skip!(second)];
-    let rules = vec![at("libaio pread", &disks[0], 1), at("libaio pwrite", &disks[1], 1)];
-    let recording = assert_calls_at_first(&disks, rules, ("io_submit", calls), |disk| {
-        let device = direct::open(disk.node());
-        let mut aio = Aio::new(DEPTH as usize);
-        for call in 0..calls {
-            let offsets: Vec<u64> =
-                (0..DEPTH).map(|slot| (call * DEPTH + slot) % 256 * BLOCK as u64).collect();
-            aio.read(&device, &offsets, BLOCK);
-            aio.wait(DEPTH as usize, BLOCK);
+    // The second rule is about the call itself, which returns before its reads end.
+    for rule in ["libaio pread", "io_submit"] {
+        let recording =
+            assert_calls_at_first(&disks, vec![at(rule, &disks[0], 1)], ("io_submit", calls), |disk| {
+                let device = direct::open(disk.node());
+                let mut aio = Aio::new(DEPTH as usize);
+                for call in 0..calls {
+                    let offsets: Vec<u64> =
+                        (0..DEPTH).map(|slot| (call * DEPTH + slot) % 256 * BLOCK as u64).collect();
+                    aio.read(&device, &offsets, BLOCK);
+                    aio.wait(DEPTH as usize, BLOCK);
+                }
+                0
+            });
+        let first = roots_at(&recording, disks[0].device());
+        let submitted = recording.async_ios().filter(|io| first.contains(&io.root())).count();
+        assert!(submitted as u64 >= calls * DEPTH, "{submitted}");
+    }
+}
+
+/// Each call submits a small read of the first disk and a large one of the second: the time of the one is no reason at the
+/// disk of the other.
+#[test]
+fn a_submission_is_compared_with_the_limit_of_its_own_disk() {
+    needs!("losetup");
+    let calls: u64 = if is_guest() { 100 } else { 1_000 };
+    let bytes = LARGE * BLOCK;
+    let [first, second] = [(); 2].map(|()| Disk::raw(2 * bytes as u64));
+    let disks = [or_skip!(first), or_skip!(second)];
+    let submissions_at = |limited: &Disk, limit: u64| {
+        let recording = until_complete(|| {
+            let mut process = GatedProcess::new(|| {
+                let [first, second] = [0, 1].map(|at: usize| direct::open(disks[at].node()));
+                let mut aio = Aio::new(2);
+                for _ in 0..calls {
+                    aio.read_each(&[(&first, 0, BLOCK), (&second, 0, bytes)]);
+                    aio.wait_for(2, &[BLOCK, bytes]);
+                }
+                0
+            });
+            record(&config(LOG2, vec![at("libaio pread", limited, limit)]), &mut [&mut process])
+        });
+        assert_conserved(&recording);
+        let slow = recording.calls_named("io_submit").into_iter().filter(|call| is_slow(call));
+        let kept: HashSet<SpanId> = slow.map(|call| call.span).collect();
+        let submitter = |bio: &BioEvent| match bio.submitter {
+            Submitter::Span(span) => Some(span),
+            Submitter::Kernel => None,
+        };
+        let at_limited: HashSet<SpanId> =
+            recording.bios().filter(|bio| bio.device == limited.device()).filter_map(submitter).collect();
+        let times: Vec<(SpanId, u64)> = recording
+            .async_ios()
+            .filter(|io| at_limited.contains(&io.span))
+            .map(|io| (io.root(), io.end.0 - io.start.0))
+            .collect();
+        (kept, times)
+    };
+    // Each call is kept, so the times are those of all; the limit is between most small and most large reads.
+    let median = |disk: &Disk| {
+        let mut times: Vec<u64> = submissions_at(disk, 1).1.into_iter().map(|(_, ns)| ns).collect();
+        assert_eq!(times.len() as u64, calls);
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
+    for _ in 0..RUNS_MAX {
+        let limit = median(&disks[0]).isqrt() * median(&disks[1]).isqrt();
+        let [small, large] = [0, 1].map(|at: usize| {
+            let (kept, times) = submissions_at(&disks[at], limit);
+            let slow = times.iter().filter(|(_, ns)| *ns >= limit).map(|(root, _)| *root);
+            assert_eq!(kept, slow.collect(), "each of these calls, and no other one");
+            kept.len()
+        });
+        println!("{small} and {large} of {calls} calls kept, at a limit of {limit} ns");
+        // The machine may have another speed than a moment ago.
+        if small < large {
+            return;
         }
-        0
-    });
-    let first = roots_at(&recording, disks[0].device());
-    let submitted = recording.async_ios().filter(|io| first.contains(&io.root())).count();
-    assert!(submitted as u64 >= calls * DEPTH, "{submitted}");
+    }
+    panic!("in none of {RUNS_MAX} runs more large reads were slow than small ones");
 }
 
 /// A sync is one of the disk to which it writes.

@@ -29,7 +29,7 @@ use crate::support::tools::is_guest;
 use crate::support::{needs, or_skip};
 
 /// Blocks of a large read: 2 MiB, which take several times as long as one on any machine, and fit into an operation's place.
-const LARGE: usize = 512;
+pub(super) const LARGE: usize = 512;
 
 /// A read as its program saw it.
 struct Read {

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use super::direct::Block;
+use super::direct::{BLOCK, Block};
 
 const READ: u16 = 0;
 
@@ -36,10 +36,13 @@ struct IoEvent {
     result2: i64,
 }
 
+/// A read: of this file, at this offset, of this number of bytes.
+pub(crate) type Read<'a> = (&'a File, u64, usize);
+
 /// A context for `depth` reads in flight, and the one buffer that all of them read into.
 pub(crate) struct Aio {
     context: u64,
-    buffer_block: Box<Block>,
+    buffer: Vec<Block>,
 }
 
 impl Aio {
@@ -48,30 +51,47 @@ impl Aio {
         // SAFETY: the kernel writes the context's number.
         let result = unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut context) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-        Aio { context, buffer_block: Box::new(Block([0; super::direct::BLOCK])) }
+        Aio { context, buffer: vec![Block([0; BLOCK])] }
     }
 
     /// Submits a read of `bytes` bytes at each of these offsets, in one call.
     pub(crate) fn read(&mut self, file: &File, offsets: &[u64], bytes: usize) {
-        let buffer = self.buffer_block.0.as_mut_ptr() as u64;
-        let iocb = |offset: &u64| Iocb {
+        let reads: Vec<Read> = offsets.iter().map(|offset| (file, *offset, bytes)).collect();
+        self.read_each(&reads);
+    }
+
+    /// Submits these reads in one call.
+    pub(crate) fn read_each(&mut self, reads: &[Read]) {
+        let longest = reads.iter().map(|(_, _, bytes)| bytes.div_ceil(BLOCK)).max().unwrap_or(0);
+        // A longer buffer may move, which no read in flight allows.
+        assert!(longest <= self.buffer.len() || self.buffer.len() == 1);
+        if longest > self.buffer.len() {
+            self.buffer.resize_with(longest, || Block([0; BLOCK]));
+        }
+        let buffer = self.buffer.as_mut_ptr() as u64;
+        let iocb = |(file, offset, bytes): &Read| Iocb {
             opcode: READ,
             fd: file.as_raw_fd() as u32,
             buffer,
-            bytes: bytes as u64,
+            bytes: *bytes as u64,
             offset: *offset as i64,
             ..Iocb::default()
         };
-        let iocbs: Vec<Iocb> = offsets.iter().map(iocb).collect();
+        let iocbs: Vec<Iocb> = reads.iter().map(iocb).collect();
         let list: Vec<*const Iocb> = iocbs.iter().map(std::ptr::from_ref).collect();
         // SAFETY: the list outlives the call, and the buffer lives as long as the context.
         let submitted =
             unsafe { libc::syscall(libc::SYS_io_submit, self.context, list.len(), list.as_ptr()) };
-        assert_eq!(submitted, offsets.len() as i64, "{}", std::io::Error::last_os_error());
+        assert_eq!(submitted, reads.len() as i64, "{}", std::io::Error::last_os_error());
     }
 
     /// Waits for `count` completions, each of which must have read `bytes` bytes.
     pub(crate) fn wait(&self, count: usize, bytes: usize) {
+        self.wait_for(count, &[bytes]);
+    }
+
+    /// Waits for `count` completions, each of which must have read one of these numbers of bytes.
+    pub(crate) fn wait_for(&self, count: usize, bytes: &[usize]) {
         let mut events = vec![IoEvent::default(); 1024];
         let mut left = count;
         while left > 0 {
@@ -81,7 +101,8 @@ impl Aio {
                 libc::syscall(libc::SYS_io_getevents, self.context, 1, most, events.as_mut_ptr(), 0)
             };
             assert!(completed > 0, "{}", std::io::Error::last_os_error());
-            assert!(events[..completed as usize].iter().all(|event| event.result == bytes as i64));
+            let is_right = |event: &IoEvent| bytes.contains(&(event.result as usize));
+            assert!(events[..completed as usize].iter().all(is_right));
             left -= completed as usize;
         }
     }

@@ -35,9 +35,7 @@ use aya_ebpf::btf_maps::Array;
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_ringbuf_submit};
 use aya_ebpf::macros::btf_map;
 use blkkin_probe_abi::counters::*;
-use blkkin_probe_abi::deferred::{
-    KEEP_LIBAIO, KEEP_URING, VERDICT_DROP, VERDICT_LARGE, combined, sampling_of,
-};
+use blkkin_probe_abi::deferred::{VERDICT_DROP, VERDICT_LARGE, combined, sampling_of};
 pub use blkkin_probe_abi::in_flight::{ASYNC_SETS, AsyncIo, Set};
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;

@@ -116,7 +116,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
             }
             return forget(percpu, address);
         }
-        is_deferred = BIO_DEFERRED;
+        is_deferred = BIO_DEFERRED | deferred::flags_of_disk(percpu.disk as u64) as u16;
     }
     if deferred::is_on() {
         forget(percpu, address);

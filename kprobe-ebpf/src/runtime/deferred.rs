@@ -205,7 +205,8 @@ pub extern "C" fn begin_part(root: u64, how: u64, begin_ns: u64, slot: u64) -> u
                 core::ptr::write_volatile(&raw mut (*value).records, 0);
                 core::ptr::write_volatile(&raw mut (*value).verdict, how & (FOR_ROOT - 1));
                 core::ptr::write_volatile(&raw mut (*value).reason, 0);
-                core::ptr::write_volatile(&raw mut (*value).slow_at, 0);
+                let version = word(KEEP_FLAGS) >> KEEP_DISKS_VERSION_SHIFT << KEEP_DISKS_VERSION_SHIFT;
+                core::ptr::write_volatile(&raw mut (*value).slow_at, version);
                 let open = if how & FOR_ROOT != 0 { 2 } else { 1 };
                 core::ptr::write_volatile(&raw mut (*value).open, open);
                 return 1;
@@ -291,7 +292,10 @@ pub extern "C" fn close_root(root: u64, verdict: u64, slot: u64) -> u64 {
     let open = unsafe { fetch_add(&raw mut entry.open, 0) };
     keep(entry, verdict);
     // SAFETY: a word of the table, which the root alone writes.
-    unsafe { core::ptr::write_volatile(&raw mut entry.slow_at, verdict & SLOW_AT) };
+    unsafe {
+        let slow_at = core::ptr::read_volatile(&raw const entry.slow_at);
+        core::ptr::write_volatile(&raw mut entry.slow_at, slow_at | verdict & SLOW_AT);
+    }
     if open > 1 {
         return UNDECIDED;
     }
@@ -319,48 +323,90 @@ fn final_verdict(entry: &DeferredOperation, root: u64) -> u64 {
     combined(verdict, verdict_by_disk(root))
 }
 
-/// Returns whether the operation `root`, or a submission of it, exceeded the limit of a disk at which the operation has
-/// I/O, as a verdict. A global function, because the verifier would repeat all that follows for each record.
+/// Returns whether the operation `root` has a bio at a disk of which its submission exceeded the limit, or its call, as a
+/// verdict. A global function, because the verifier would repeat all that follows for each record.
 ///
 /// By the records of submissions: where these end, the stack of Linux 6.1 has no room for limits.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn verdict_by_disk(root: u64) -> u64 {
-    let (Some(entry), Some(disks)) = (operation(root), KEEP_DISK_LIMITS.get_ptr_mut(KEEP_DISK_NUMBERS))
-    else {
-        return VERDICT_DROP;
-    };
+    let Some(entry) = operation(root) else { return VERDICT_DROP };
     // SAFETY: a word of the table.
-    let (mut exceeded, mut at_disks) = (unsafe { core::ptr::read_volatile(&raw const entry.slow_at) }, 0);
+    let of_call = unsafe { core::ptr::read_volatile(&raw const entry.slow_at) };
+    if (of_call ^ word(KEEP_FLAGS)) >> KEEP_DISKS_VERSION_SHIFT != 0 {
+        return VERDICT_DROP;
+    }
     let mut at = 0;
     while at < DEFERRED_RECORDS {
-        // SAFETY: words of the table and of the map. A place has at least as many words as a record.
+        // SAFETY: words of the table. A place has at least as many words as a record.
         unsafe {
             let record = (&raw const entry.stored).cast::<u64>().add(at * DEFERRED_RECORD_WORDS);
-            let dev = match core::ptr::read_volatile(record) as u8 {
+            let (flags, parent) = match core::ptr::read_volatile(record) as u8 {
                 0 => break,
-                TAG_BIO => core::ptr::read_volatile(&raw const (*record.cast::<BioRecord>()).dev),
-                TAG_REQUEST => core::ptr::read_volatile(&raw const (*record.cast::<RequestRecord>()).dev),
+                TAG_BIO => {
+                    let bio = record.cast::<BioRecord>();
+                    let flags = core::ptr::read_volatile(&raw const (*bio).header.flags);
+                    (flags, core::ptr::read_volatile(&raw const (*bio).parent))
+                }
                 TAG_BIO_REQUEST => {
-                    core::ptr::read_volatile(&raw const (*record.cast::<BioRequestRecord>()).disk)
+                    let pair = record.cast::<BioRequestRecord>();
+                    let flags = core::ptr::read_volatile(&raw const (*pair).bio_flags);
+                    (flags, core::ptr::read_volatile(&raw const (*pair).parent))
                 }
-                TAG_ASYNC_IO => {
-                    exceeded |= disks_exceeded_by(&*record.cast::<AsyncIoRecord>());
-                    0
-                }
-                _ => 0,
+                _ => (0, 0),
             };
-            let mut disk = 0;
-            while dev != 0 && disk < KEEP_DISKS {
-                if core::ptr::read_volatile(disks.cast::<u64>().add(disk)) == dev as u64 {
-                    at_disks |= 1 << SLOW_AT_SHIFT << disk;
-                }
-                disk += 1;
+            let at_disks = u64::from(flags / BIO_AT_DISK) << SLOW_AT_SHIFT & SLOW_AT;
+            if at_disks != 0 && at_disks & (of_call | exceeded_by_submission(root, parent)) != 0 {
+                return VERDICT_SLOW;
             }
         }
         at += 1;
     }
-    if exceeded & at_disks != 0 { VERDICT_SLOW } else { VERDICT_DROP }
+    VERDICT_DROP
+}
+
+/// Returns the disks of which the submission `parent` of the operation `root` exceeded the limit; those of any submission
+/// if the parent is I/O above another device.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn exceeded_by_submission(root: u64, parent: u64) -> u64 {
+    let Some(entry) = operation(root) else { return 0 };
+    let (mut any, mut at) = (0, 0);
+    while at < DEFERRED_RECORDS {
+        // SAFETY: as above.
+        unsafe {
+            let record = (&raw const entry.stored).cast::<u64>().add(at * DEFERRED_RECORD_WORDS);
+            if core::ptr::read_volatile(record) as u8 == TAG_ASYNC_IO {
+                let io = &*record.cast::<AsyncIoRecord>();
+                let exceeded = disks_exceeded_by(io);
+                if io.span == parent {
+                    return exceeded;
+                }
+                any |= exceeded;
+            }
+        }
+        at += 1;
+    }
+    if parent == root { 0 } else { any }
+}
+
+/// Returns the flags of a bio at this disk: those of the disks that have limits.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn flags_of_disk(disk: u64) -> u64 {
+    if word(KEEP_FLAGS) & KEEP_AT_DISKS == 0 {
+        return 0;
+    }
+    let Some(disks) = KEEP_DISK_LIMITS.get_ptr_mut(KEEP_DISK_NUMBERS) else { return 0 };
+    let (mut flags, mut place) = (0, 0);
+    while place < KEEP_DISKS {
+        // SAFETY: a word of the map.
+        if unsafe { core::ptr::read_volatile(disks.cast::<u64>().add(place)) } == disk {
+            flags |= (BIO_AT_DISK as u64) << place;
+        }
+        place += 1;
+    }
+    flags
 }
 
 /// Returns the disks of which a submission exceeded the limit. The time of an end that was not seen is not that of the

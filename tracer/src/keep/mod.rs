@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use aya::Ebpf;
 use aya::maps::{Array, MapData, MapError, PerCpuArray};
 use blkkin_probe_abi::deferred::{
-    KEEP_AT_DISKS, KEEP_DISK_LIMITS_MAP, KEEP_DISK_NUMBERS, KEEP_DISKS, KEEP_FAILED, KEEP_FLAGS,
-    KEEP_HISTOGRAM_SHIFT, KEEP_HISTOGRAMS, KEEP_LATENCIES_MAP, KEEP_LIBAIO, KEEP_NS, KEEP_RULES_MAP,
-    KEEP_SYSCALLS, KEEP_URING, KEEP_WORDS,
+    KEEP_AT_DISKS, KEEP_DISK_LIMITS_MAP, KEEP_DISK_NUMBERS, KEEP_DISKS, KEEP_DISKS_VERSION_SHIFT,
+    KEEP_FAILED, KEEP_FLAGS, KEEP_HISTOGRAM_SHIFT, KEEP_HISTOGRAMS, KEEP_LATENCIES_MAP, KEEP_LIBAIO, KEEP_NS,
+    KEEP_RULES_MAP, KEEP_SYSCALLS, KEEP_URING, KEEP_WORDS,
 };
 use blkkin_probe_abi::totals::BUCKETS;
 use blkkin_wire::async_io::{self, AsyncDirection, AsyncInterface, AsyncOperation};
@@ -166,8 +166,8 @@ fn words(
 type DiskLimits = [[u64; KEEP_DISKS]; KEEP_WORDS];
 
 /// Returns the times of single disks, which have these places.
-fn disk_limits(rules: &[KeepRule], disks: &[Option<DeviceId>; KEEP_DISKS], arch: Arch) -> DiskLimits {
-    let mut limits = [[0; KEEP_DISKS]; KEEP_WORDS];
+fn disk_limits(rules: &[KeepRule], disks: &[Option<DeviceId>; KEEP_DISKS], arch: Arch) -> Box<DiskLimits> {
+    let mut limits = Box::new([[0; KEEP_DISKS]; KEEP_WORDS]);
     for rule in rules {
         let KeepRule::SlowerThanAt(operations, disk, time) = rule else { continue };
         let Some(place) = disks.iter().position(|placed| *placed == Some(*disk)) else { continue };
@@ -225,6 +225,8 @@ pub(crate) struct KeepRules {
     disks: [Option<DeviceId>; KEEP_DISKS],
     /// Elements of the map of limits.
     written_limits: Box<DiskLimits>,
+    /// Number of changes of the disks and their limits.
+    disks_version: u64,
     read_at: Option<Instant>,
 }
 
@@ -243,6 +245,7 @@ impl KeepRules {
             disk_limits: Array::try_from(disk_limits).map_err(failed(KEEP_DISK_LIMITS_MAP))?,
             disks: [None; KEEP_DISKS],
             written_limits: Box::new([[0; KEEP_DISKS]; KEEP_WORDS]),
+            disks_version: 0,
             read_at: None,
         })
     }
@@ -253,6 +256,7 @@ impl KeepRules {
         for window in &mut self.windows {
             window.take_if(|window| !rules.iter().any(|rule| window.is_of(rule)));
         }
+        self.write_disk_limits(rules)?;
         // No operation of an earlier rule counts in a histogram when a window of a new one begins.
         self.write(rules)?;
         for rule in rules {
@@ -265,7 +269,6 @@ impl KeepRules {
             self.windows[free] = Some(Window::new(operations, *percentile, &before));
         }
         self.write(rules)?;
-        self.write_disk_limits(rules)?;
         self.rules = rules.to_vec();
         Ok(())
     }
@@ -298,37 +301,35 @@ impl KeepRules {
 
     /// Writes the words that have changed.
     fn write(&mut self, rules: &[KeepRule]) -> Result<(), TracerError> {
-        let words = words(rules, Arch::HOST, |rule| compared(rule, &self.windows));
-        for (index, word) in words.into_iter().enumerate() {
-            if self.written[index] != word {
-                self.map.set(index as u32, word, 0).map_err(failed(KEEP_RULES_MAP))?;
-                self.written[index] = word;
+        let mut words = words(rules, Arch::HOST, |rule| compared(rule, &self.windows));
+        words[KEEP_FLAGS as usize] |= self.disks_version << KEEP_DISKS_VERSION_SHIFT;
+        (0..).zip(words).try_for_each(|(index, word)| self.write_word(index, word))
+    }
+
+    /// Writes the limits of single disks. Meanwhile, and for operations that began before, no disk has limits.
+    fn write_disk_limits(&mut self, rules: &[KeepRule]) -> Result<(), TracerError> {
+        place_disks(&mut self.disks, rules);
+        let limits = disk_limits(rules, &self.disks, Arch::HOST);
+        if limits == self.written_limits {
+            return Ok(());
+        }
+        self.disks_version += 1;
+        let flags = self.written[KEEP_FLAGS as usize] & KEEP_FAILED;
+        self.write_word(KEEP_FLAGS, flags | self.disks_version << KEEP_DISKS_VERSION_SHIFT)?;
+        for (index, element) in limits.iter().enumerate() {
+            if self.written_limits[index] != *element {
+                let set = self.disk_limits.set(index as u32, element, 0);
+                set.map_err(failed(KEEP_DISK_LIMITS_MAP))?;
+                self.written_limits[index] = *element;
             }
         }
         Ok(())
     }
 
-    /// Writes the limits of single disks that have changed: those of a disk that loses its place first, then the disks'
-    /// numbers, then the others.
-    fn write_disk_limits(&mut self, rules: &[KeepRule]) -> Result<(), TracerError> {
-        let before = self.disks;
-        place_disks(&mut self.disks, rules);
-        let limits = disk_limits(rules, &self.disks, Arch::HOST);
-        let stays = |place: usize| self.disks[place] == before[place];
-        let mut cleared = *self.written_limits;
-        for limits in &mut cleared[..KEEP_DISK_NUMBERS as usize] {
-            (0..KEEP_DISKS).filter(|place| !stays(*place)).for_each(|place| limits[place] = 0);
-        }
-        let mut numbered = cleared;
-        numbered[KEEP_DISK_NUMBERS as usize] = limits[KEEP_DISK_NUMBERS as usize];
-        for step in [cleared, numbered, limits] {
-            for (index, element) in step.into_iter().enumerate() {
-                if self.written_limits[index] != element {
-                    let set = self.disk_limits.set(index as u32, element, 0);
-                    set.map_err(failed(KEEP_DISK_LIMITS_MAP))?;
-                    self.written_limits[index] = element;
-                }
-            }
+    fn write_word(&mut self, index: u32, word: u64) -> Result<(), TracerError> {
+        if self.written[index as usize] != word {
+            self.map.set(index, word, 0).map_err(failed(KEEP_RULES_MAP))?;
+            self.written[index as usize] = word;
         }
         Ok(())
     }

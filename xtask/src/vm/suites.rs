@@ -66,7 +66,7 @@ pub(super) const ONCE_6_1: &[Suite] = &[
     suite("top", "the_time", Disk::Loop),
     suite("request_totals", "each_request", Disk::Loop),
     suite("head_sampling", "submission_of_io_uring_is_recorded", Disk::Loop),
-    suite("keep", "iocbs_of_libaio", Disk::Loop),
+    suite("keep", "iocbs", Disk::Loop),
     suite("device", "", Disk::Virtio),
     suite("overlay", "", Disk::Loop),
     suite("file_names", "a_path_follows", Disk::Loop),

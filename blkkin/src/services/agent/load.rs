@@ -8,7 +8,7 @@ use super::runtime_control::ControlSocket;
 use crate::cli::AgentArgs;
 use crate::cli::listen::ListenAddr;
 use crate::error::CliError;
-use crate::filter::{TraceFilter, context_trust, sampling};
+use crate::filter::{TraceFilter, context_trust, keep, sampling};
 use crate::privileges::{self, Confinement, DrainThread, TracingNeeds};
 use crate::sources::EventSources;
 use crate::sources::lttng::{LttngMetrics, LttngSource};
@@ -29,7 +29,7 @@ pub(super) struct LoadedTracer {
 /// Validates the options, then loads and attaches everything that needs privileges.
 pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
-    let mut filter = TraceFilter::resolve(&args.filter)?;
+    let mut filter = TraceFilter::resolve(&args.filter, keep::Disks::Any)?;
     let budget = args.budget.as_deref().map(sampling::budget).transpose()?;
     if budget.is_some() || args.is_controlled() {
         filter.sample_by_a_changing_ratio();

@@ -38,6 +38,7 @@ use crate::ctl::fleet::{FleetRecord, NodeRecords};
 use crate::ctl::protocol::{Answer, Change, ChangeRecord, Request, Settings, State};
 use crate::ctl::resolve::resolve;
 use crate::error::{CliError, cannot_spawn};
+use crate::filter::keep::Disks;
 use crate::service::{MetricFamily, MetricKind, format_utc};
 use schedule::Schedule;
 pub(super) use socket::ControlSocket;
@@ -76,7 +77,7 @@ impl RuntimeControl {
             keep: args.filter.keep.iter().map(|rule| rule.trim().to_owned()).collect(),
             budget: args.budget.clone(),
         };
-        resolve(&mut start, &args.filter)?;
+        resolve(&mut start, &args.filter, Disks::Any)?;
         let stats = Arc::<ControlStats>::default();
         let controller = Controller {
             capture,
@@ -190,7 +191,16 @@ impl Controller {
         let now = Instant::now();
         let (next, what) = match request {
             Request::Show => return Answer::State(self.state(now).into()),
-            Request::Change(change) => (self.schedule.with(change, now), change.arguments()),
+            Request::Change(change) => {
+                // Disks of these rules must be there; those of earlier ones may be gone.
+                let mut changed = self.start.with(change);
+                if change.keep.is_some()
+                    && let Err(error) = self.resolve(&mut changed, Disks::Present)
+                {
+                    return self.refused(error);
+                }
+                (self.schedule.with(change, now), change.arguments())
+            }
             Request::Reset => (self.of_fleet(&self.fleet, now), "reset".to_owned()),
         };
         match self.apply(next) {
@@ -230,7 +240,9 @@ impl Controller {
     /// Checks whether this agent can apply a record of the topic.
     fn check(&self, record: &FleetRecord) -> Result<(), String> {
         let mut settings = self.start.with(&record.change);
-        self.resolve(&mut settings).map(drop).map_err(|error| format!("{}: {}", error.what, error.why))
+        self.resolve(&mut settings, Disks::Any)
+            .map(drop)
+            .map_err(|error| format!("{}: {}", error.what, error.why))
     }
 
     /// Returns the schedule that the options of the start and the records of the topic make.
@@ -246,9 +258,9 @@ impl Controller {
 
     /// Applies the settings of a schedule, or none of them.
     fn apply(&mut self, mut schedule: Schedule) -> Result<(), CliError> {
-        let mut settings = self.resolve(&mut schedule.lasting)?;
+        let mut settings = self.resolve(&mut schedule.lasting, Disks::Any)?;
         if let Some((timed, _)) = &mut schedule.timed {
-            settings = self.resolve(timed)?;
+            settings = self.resolve(timed, Disks::Any)?;
         }
         self.capture.set(&settings)?;
         self.stats.is_paused.store(settings.is_paused, Relaxed);
@@ -257,8 +269,8 @@ impl Controller {
     }
 
     /// Resolves settings that this agent can apply.
-    fn resolve(&self, settings: &mut Settings) -> Result<CaptureSettings, CliError> {
-        let settings = resolve(settings, &self.filter)?;
+    fn resolve(&self, settings: &mut Settings, disks: Disks) -> Result<CaptureSettings, CliError> {
+        let settings = resolve(settings, &self.filter, disks)?;
         if settings.budget.is_some() && self.capture.budget().is_none() {
             return Err(CliError::usage(
                 "--budget cannot be added to this agent",
