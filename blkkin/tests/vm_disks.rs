@@ -2,7 +2,8 @@
 //! aggregator.
 //!
 //! *Input*: a stock kernel in QEMU with three disks: on virtio with and without a serial number, and on virtio-scsi. `dd` writes, reads and
-//! flushes them, several at once, and writes the same ranges again and again. *Independent count*: the order. In the
+//! flushes them, several at once, and writes the same ranges again and again. With `BLKKIN_VM_GUESTS=2` a second guest does
+//! the same, and both read one image that neither may write. *Independent count*: the order. In the
 //! guest the requests for one range follow each other, and so do QEMU's operations on it: the n-th belongs to the n-th.
 //! Clocks take no part in that. QEMU's own log has the number of requests, and when it took up each one: by the host's
 //! clock, between issue and completion by the guest's. So the log bounds the difference of the clocks too.
@@ -16,8 +17,10 @@ use blkkin_bus::kafka::Settings;
 use blkkin_wire::async_io::{AsyncDirection, AsyncIoEvent};
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::ClockOffset;
-use blkkin_wire::event::{BioEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome};
-use blkkin_wire::ids::{DeviceId, FileId, NodeId, SpanId};
+use blkkin_wire::event::{
+    BioEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskRef,
+};
+use blkkin_wire::ids::{DeviceId, FileId, NodeId, Pid, SpanId, TaskId};
 use blkkin_wire::span::Span;
 
 use crate::broker::Broker;
@@ -28,13 +31,16 @@ use crate::support::traces::{self, TraceReader};
 use crate::support::vm::{self, Guest, GuestOptions};
 use crate::support::{needs, or_skip};
 
-const UUID: &str = "11111111-2222-3333-4444-555555555555";
+/// Names of the virtual machines.
+const GUESTS: [&str; 2] = ["web", "db"];
 const MACHINE_ID: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
 const PARTITIONS: u32 = 4;
 const SOON: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(120);
 
-const DISKS: [&str; 3] = ["vda", "vdb", "sda"];
+const DISKS: [&str; 4] = ["vda", "vdb", "sda", SHARED];
+/// Disk of two guests, whose image is one file.
+const SHARED: &str = "vdc";
 /// Sector that the guest reads first.
 const PROBED: u64 = 9_999;
 /// Script of the guest.
@@ -54,6 +60,9 @@ part /dev/vda 10 & one=$!
 part /dev/vda 1000 & two=$!
 part /dev/vdb 10 & three=$!
 part /dev/sda 10 & four=$!
+for round in 1 2 3 4 5 6 7 8 9 10; do
+    if [ -b /dev/vdc ]; then dd if=/dev/vdc of=/dev/null bs=4096 count=40 skip=10 iflag=direct 2> /dev/null; fi
+done
 wait $one $two $three $four
 for round in 1 2 3; do
     dd if=/dev/zero of=/dev/vdb bs=64k count=100 seek=50 conv=notrunc,fsync 2> /dev/null
@@ -67,8 +76,17 @@ poweroff -f
 /// Operation on a range of a disk: `w` or `r`, first byte and length; a flush has no range.
 type Operation = (char, u64, u64);
 
-/// Starts a guest with three disks of this cache and aio mode.
-fn start(folder: &Path, binary: &Path, kernel: &Path, port: &Path, mode: &str) -> Guest {
+fn node(guest: usize) -> NodeId {
+    NodeId(MACHINE_ID + guest as u128)
+}
+
+/// Starts a guest with three disks of this cache and aio mode, and the shared one if there is an image for it.
+fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) -> Guest {
+    let name = GUESTS[guest];
+    let port = folder.join(format!("guests/{name}.sock"));
+    let shared = folder.join(SHARED);
+    let folder = &folder.join(name);
+    fs::create_dir(folder).unwrap();
     let mut disks = Vec::new();
     disks.extend(["-device", "virtio-scsi-pci"].map(str::to_owned));
     let images = [
@@ -85,64 +103,82 @@ fn start(folder: &Path, binary: &Path, kernel: &Path, port: &Path, mode: &str) -
         disks.push("-device".to_owned());
         disks.push(format!("{device},drive={name}"));
     }
+    if shared.exists() {
+        let image = shared.display();
+        disks.push("-drive".to_owned());
+        disks.push(format!("file={image},if=none,id={SHARED},format=raw,readonly=on,{mode}"));
+        disks.push("-device".to_owned());
+        disks.push(format!("virtio-blk-pci,serial=shared,drive={SHARED}"));
+    }
     let log = folder.join("qemu.log");
     disks.extend(["-D".to_owned(), log.display().to_string()]);
     disks.extend(["-msg".to_owned(), "timestamp=on".to_owned()]);
     for event in ["virtio_blk_handle_write", "virtio_blk_handle_read"] {
         disks.extend(["-trace".to_owned(), event.to_owned()]);
     }
-    let (script, machine_id) = (SCRIPT.replace("PROBED", &PROBED.to_string()), MACHINE_ID);
-    let options = GuestOptions { name: "web", uuid: UUID, machine_id, script, disks };
-    Guest::start(folder, kernel, binary, port, &options)
+    let (script, machine_id) = (SCRIPT.replace("PROBED", &PROBED.to_string()), node(guest).0);
+    let uuid = format!("11111111-2222-3333-4444-55555555555{guest}");
+    let options = GuestOptions { name, uuid: &uuid, machine_id, script, disks };
+    Guest::start(folder, kernel, binary, &port, &options)
 }
 
-fn agent(folder: &Path, settings: &Settings, guests: &Path) -> Service {
-    let args = ["agent", "--brokers", &settings.brokers, "--guests", guests.to_str().unwrap(), "--vm", "web"];
+fn agent(folder: &Path, settings: &Settings, guests: &Path, names: &[&str]) -> Service {
+    let args = ["agent", "--brokers", &settings.brokers, "--guests", guests.to_str().unwrap()];
     let partitions = PARTITIONS.to_string();
-    Service::start(folder, "agent", &[&args[..], &["--partitions", &partitions]].concat())
+    let machines: Vec<&str> = names.iter().flat_map(|name| ["--vm", name]).collect();
+    Service::start(folder, "agent", &[&args[..], &machines, &["--partitions", &partitions]].concat())
 }
 
-/// Requests and operations that guest and host recorded, from the topic of events.
+/// Requests and operations that guests and host recorded, from the topic of events.
 #[derive(Default)]
 struct Recorded {
-    /// Requests of the guest by disk and operation, in order.
+    /// Requests of the guests by disk (`web/vda`) and operation, in order.
     guest: BTreeMap<(String, Operation), Vec<SpanId>>,
-    /// Operations of QEMU by image and operation, in order.
+    /// Operations of the guests' QEMU processes by disk and operation, in order.
     qemu: BTreeMap<(String, Operation), Vec<SpanId>>,
     /// Flushes of each side.
     flushes: [usize; 2],
     /// Issue and completion of each of the guest's requests.
     times: HashMap<SpanId, [u64; 2]>,
-    /// Bounds of the clocks' difference that the host's agent added, each once.
-    offsets: BTreeSet<ClockOffset>,
+    /// Bounds of the difference of a guest's clock that the host's agent added, each once.
+    offsets: [BTreeSet<ClockOffset>; GUESTS.len()],
     /// Host's wall clock minus its monotonic clock, ns.
     wall: i64,
-    /// Records that each side lost. The kernel side can miss the end of a call, a few in 100,000 (docs/limits.md).
+    /// Records that guests and host lost. The kernel side can miss the end of a call, a few in 100,000 (docs/limits.md).
     lost: [u64; 2],
 }
 
 impl Recorded {
     fn of(batches: &[EventBatch]) -> Recorded {
         let mut recorded = Recorded::default();
-        let (mut disks, mut files) = (HashMap::<DeviceId, String>::new(), HashMap::<FileId, String>::new());
+        let (mut disks, mut files) =
+            (HashMap::<(usize, DeviceId), String>::new(), HashMap::<FileId, String>::new());
         let mut bios = HashMap::<SpanId, u32>::new();
+        // Processes of the host's tasks, and the virtual machines of processes.
+        let (mut processes, mut machines) = (HashMap::<TaskId, Pid>::new(), HashMap::<Pid, String>::new());
         let (mut requests, mut calls, mut submissions) = (Vec::new(), Vec::new(), Vec::new());
         for batch in batches {
-            let is_guest = batch.source.node == NodeId(MACHINE_ID);
+            let guest = (0..GUESTS.len()).find(|guest| batch.source.node == node(*guest));
+            let is_guest = guest.is_some();
+            let at = guest.unwrap_or_default();
             for event in &batch.events {
                 match event {
                     LayerEvent::Device(device) if is_guest => {
-                        drop(disks.insert(device.device, device.name.to_string()));
+                        drop(disks.insert((at, device.device), format!("{}/{}", GUESTS[at], device.name)));
+                    }
+                    LayerEvent::Task(task) if !is_guest => drop(processes.insert(task.task.id, task.pid)),
+                    LayerEvent::VirtualMachine(machine) if !is_guest => {
+                        drop(machines.insert(machine.pid, machine.name.to_string()));
                     }
                     LayerEvent::File(file) if !is_guest => {
                         let name = file.path.rsplit('/').next().unwrap_or_default();
                         files.insert(file.file, name.to_owned());
                     }
-                    LayerEvent::Request(request) if is_guest => requests.push(*request),
-                    LayerEvent::Pair(pair) if is_guest => requests.push(pair.request),
+                    LayerEvent::Request(request) if is_guest => requests.push((at, *request)),
+                    LayerEvent::Pair(pair) if is_guest => requests.push((at, pair.request)),
                     LayerEvent::Syscall(call) if !is_guest => calls.push(call.clone()),
                     LayerEvent::VirtualMachine(machine) if is_guest => {
-                        recorded.offsets.extend(machine.host.as_ref().and_then(|host| host.clock));
+                        recorded.offsets[at].extend(machine.host.as_ref().and_then(|host| host.clock));
                     }
                     LayerEvent::Bio(bio) if !is_guest => count_bio(&mut bios, bio),
                     LayerEvent::Pair(pair) if !is_guest => count_bio(&mut bios, &pair.bio),
@@ -156,9 +192,14 @@ impl Recorded {
             let lost = &mut recorded.lost[usize::from(!is_guest)];
             *lost = (*lost).max(batch.stats.lost());
         }
-        requests.sort_by_key(|request: &RequestEvent| request.issue);
+        // Disk of an operation of the host on this image.
+        let disk_of = |task: TaskRef, file: Option<FileId>| {
+            let image = files.get(&file?).filter(|name| DISKS.contains(&name.as_str()))?;
+            Some(format!("{}/{image}", machines.get(processes.get(&task.id)?)?))
+        };
+        requests.sort_by_key(|(_, request): &(usize, RequestEvent)| request.issue);
         calls.sort_by_key(|call: &SyscallEvent| call.enter);
-        for request in requests {
+        for (at, request) in requests {
             let operation = match request.op.name_for(request.bytes) {
                 "read" => 'r',
                 "write" => 'w',
@@ -171,14 +212,11 @@ impl Recorded {
             let issue = request.issue.unwrap_or(request.start);
             recorded.times.insert(request.span, [issue.0, request.complete.0]);
             let key = (operation, request.sector.0 * 512, u64::from(request.bytes));
-            let disk = disks.get(&request.device).cloned().unwrap_or_default();
+            let disk = disks.get(&(at, request.device)).cloned().unwrap_or_default();
             recorded.guest.entry((disk, key)).or_default().push(request.span);
         }
         for call in calls {
-            let Some(name) = call.file.and_then(|file| files.get(&file.file)) else { continue };
-            if !DISKS.contains(&name.as_str()) {
-                continue;
-            }
+            let Some(disk) = disk_of(call.task, call.file.map(|open| open.file)) else { continue };
             let operation = match call.call.spec().name {
                 "pread64" | "preadv" => 'r',
                 "pwrite64" | "pwritev" => 'w',
@@ -190,18 +228,14 @@ impl Recorded {
             };
             let SyscallOutcome::Returned(bytes) = call.outcome else { panic!("{call:?}") };
             let key = (operation, call.args[3], bytes as u64);
-            recorded.qemu.entry((name.clone(), key)).or_default().push(call.span);
+            recorded.qemu.entry((disk, key)).or_default().push(call.span);
         }
         submissions.sort_by_key(|io: &AsyncIoEvent| io.start);
-        let is_of_image = |io: &&AsyncIoEvent| {
-            io.file.and_then(|file| files.get(&file)).is_some_and(|name| DISKS.contains(&name.as_str()))
-        };
+        let is_of_image = |io: &&AsyncIoEvent| disk_of(io.task, io.file).is_some();
         let mut siblings = HashMap::<SpanId, u32>::new();
         submissions.iter().filter(is_of_image).for_each(|io| *siblings.entry(io.root()).or_default() += 1);
         for io in submissions {
-            let Some(name) = io.file.and_then(|file| files.get(&file)).filter(|_| is_of_image(&&io)) else {
-                continue;
-            };
+            let Some(disk) = disk_of(io.task, io.file) else { continue };
             let operation = match io.operation().direction {
                 Some(AsyncDirection::Read) => 'r',
                 Some(AsyncDirection::Write) => 'w',
@@ -213,7 +247,7 @@ impl Recorded {
             let bytes = io.bytes().unwrap_or_else(|| bios.get(&io.span).copied().unwrap_or_default());
             let key = (operation, io.offset.unwrap() as u64, bytes.into());
             let span = if siblings[&io.root()] > 1 { io.span } else { io.root() };
-            recorded.qemu.entry((name.clone(), key)).or_default().push(span);
+            recorded.qemu.entry((disk, key)).or_default().push(span);
         }
         recorded
     }
@@ -271,16 +305,23 @@ impl Logged {
     }
 }
 
-/// Asserts that the difference of the clocks by QEMU's log is within each bound that the host's agent reported.
-fn assert_clocks(mode: &str, recorded: &Recorded, log: &[Logged]) {
-    // The script reads this sector of the first disk alone.
+/// Asserts that the difference of a guest's clock by its QEMU's log is within each bound that the host's agent reported.
+fn assert_clocks(mode: &str, guest: usize, recorded: &Recorded, log: &[Logged]) {
+    // The script reads this sector of the first disk alone, and no read-only disk is written.
     let of_first = |logged: &&Logged| logged.operation.1 == PROBED * 512;
     let first = &log.iter().find(of_first).unwrap().device;
+    let is_written =
+        |device: &str| log.iter().any(|other| other.device == device && other.operation.0 == 'w');
     let mut taken_up = BTreeMap::<(String, Operation), Vec<i64>>::new();
     for Logged { time, device, operation } in log {
-        let disk = if device == first { "vda" } else { "vdb" };
-        taken_up.entry((disk.to_owned(), *operation)).or_default().push(*time);
+        let disk = match device == first {
+            true => "vda",
+            false if is_written(device) => "vdb",
+            false => SHARED,
+        };
+        taken_up.entry((format!("{}/{disk}", GUESTS[guest]), *operation)).or_default().push(*time);
     }
+    let offsets = &recorded.offsets[guest];
     let (mut low, mut high, mut count) = (i64::MIN, i64::MAX, 0);
     for (key, requests) in &recorded.guest {
         let Some(times) = taken_up.get(key).filter(|times| times.len() == requests.len()) else { continue };
@@ -292,9 +333,10 @@ fn assert_clocks(mode: &str, recorded: &Recorded, log: &[Logged]) {
             count += 1;
         }
     }
-    let widths: Vec<i64> = recorded.offsets.iter().map(|offset| (offset.high - offset.low) / 2_000).collect();
+    let widths: Vec<i64> = offsets.iter().map(|offset| (offset.high - offset.low) / 2_000).collect();
     println!(
-        "{mode}: by QEMU's log of {count} requests the clocks differ by {} +/- {} us; {} bounds by pings: +/- {} to {} us",
+        "{mode}: by QEMU's log of {count} requests the clocks of host and {} differ by {} +/- {} us; {} bounds by pings: +/- {} to {} us",
+        GUESTS[guest],
         (low + high) / 2_000,
         (high - low) / 2_000,
         widths.len(),
@@ -302,7 +344,7 @@ fn assert_clocks(mode: &str, recorded: &Recorded, log: &[Logged]) {
         widths.iter().max().unwrap(),
     );
     assert!(count > 1_000 && low <= high, "{count} requests: {low} to {high}");
-    for offset in &recorded.offsets {
+    for offset in offsets {
         assert!(offset.low <= high && low <= offset.high, "{mode}: {offset:?} is not {low} to {high}");
     }
 }
@@ -332,7 +374,8 @@ impl Outcome {
             spans.iter().filter_map(|span| Some((span.id, span.parent?))).collect();
         let finished: HashSet<SpanId> = spans.iter().map(|span| span.id).collect();
         // The host may see this request before it knows the disks.
-        let is_probe = |(disk, range): &(String, Operation)| disk == "vda" && range.1 == PROBED * 512;
+        let is_probe =
+            |(disk, range): &(String, Operation)| disk.ends_with("/vda") && range.1 == PROBED * 512;
         let probes: Vec<SpanId> = recorded
             .guest
             .iter()
@@ -476,6 +519,13 @@ fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64, u64), 
     let folder = tempfile::tempdir().unwrap();
     let guests = folder.path().join("guests");
     fs::create_dir(&guests).unwrap();
+    let names = match std::env::var("BLKKIN_VM_GUESTS").as_deref() {
+        Ok("2") => &GUESTS[..],
+        _ => &GUESTS[..1],
+    };
+    if names.len() > 1 {
+        fs::File::create(folder.path().join(SHARED)).unwrap().set_len(16 << 20).unwrap();
+    }
     let settings = broker.settings();
     let partitions = PARTITIONS.to_string();
     let common = ["aggregator", "--brokers", &settings.brokers, "--metrics", "off", "--save-every", "1s"];
@@ -484,16 +534,21 @@ fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64, u64), 
     let aggregator =
         Service::start(folder.path(), "aggregator", &[&common[..], &["--partitions", &partitions]].concat());
     traces::wait_for_topics(&settings, LIMIT);
-    let mut guest = start(folder.path(), binary, kernel, &guests.join("web.sock"), mode);
-    let agent = agent(folder.path(), &settings, &guests);
-    agent.wait_for_output("is connected: virtual machine `web`", SOON);
-    guest.wait_for("ready");
+    let mut running: Vec<Guest> =
+        (0..names.len()).map(|guest| start(folder.path(), binary, kernel, guest, mode)).collect();
+    let agent = agent(folder.path(), &settings, &guests, names);
+    for name in names {
+        agent.wait_for_output(&format!("is connected: virtual machine `{name}`"), SOON);
+    }
+    running.iter().for_each(|guest| drop(guest.wait_for("ready")));
     // The host's agent reads the disks some ms after QEMU's first operation, and pings with each record.
     std::thread::sleep(Duration::from_secs(3));
-    guest.go();
-    guest.wait_for("done");
-    guest.go();
-    assert_eq!(guest.wait_for("the agent ended with"), "0", "{}\n{}", guest.console(), agent.output());
+    running.iter_mut().for_each(Guest::go);
+    running.iter().for_each(|guest| drop(guest.wait_for("done")));
+    for guest in &mut running {
+        guest.go();
+        assert_eq!(guest.wait_for("the agent ended with"), "0", "{}\n{}", guest.console(), agent.output());
+    }
     // Decisions wait twice two seconds for further records, and these may be late.
     std::thread::sleep(Duration::from_secs(20));
     agent.finish_without_error();
@@ -501,18 +556,27 @@ fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64, u64), 
     println!("{mode}: {}", counts.lines().filter(|line| line.contains("link: ")).collect::<String>());
 
     let recorded = Recorded::of(&consume(&settings));
-    assert_eq!(recorded.lost[0], 0, "{}", guest.console());
-    let log = fs::read_to_string(folder.path().join("qemu.log")).unwrap();
-    let log: Vec<Logged> = log.lines().filter_map(Logged::parse).collect();
-    println!("{mode}: QEMU logged {} requests; flushes of guest and QEMU: {:?}", log.len(), recorded.flushes);
-    assert_clocks(mode, &recorded, &log);
+    assert_eq!(recorded.lost[0], 0, "{}", running[0].console());
     let spans = spans(&settings);
     let outcome = Outcome::of(&recorded, &spans);
-    // Some of QEMU's log precede the guest's agent. It has no line of virtio-scsi's.
-    let of_log = |((disk, _), requests): (&(String, Operation), &Vec<SpanId>)| {
-        if disk == "sda" { 0 } else { requests.len() }
+    for (guest, name) in names.iter().enumerate() {
+        let log = fs::read_to_string(folder.path().join(name).join("qemu.log")).unwrap();
+        let log: Vec<Logged> = log.lines().filter_map(Logged::parse).collect();
+        println!("{mode}: QEMU of {name} logged {} requests", log.len());
+        assert_clocks(mode, guest, &recorded, &log);
+        // Some of QEMU's log precede the guest's agent. It has no line of virtio-scsi's.
+        let of_log = |((disk, _), requests): (&(String, Operation), &Vec<SpanId>)| {
+            if disk.starts_with(name) && !disk.ends_with("/sda") { requests.len() } else { 0 }
+        };
+        let expected: usize = recorded.guest.iter().map(of_log).sum();
+        assert!((expected..expected + 20).contains(&log.len()), "{}, not {expected}: {outcome:?}", log.len());
+    }
+    println!("{mode}: flushes of guests and QEMU: {:?}", recorded.flushes);
+    let of_shared = |((disk, _), requests): (&(String, Operation), &Vec<SpanId>)| {
+        disk.ends_with(SHARED).then_some(requests.len())
     };
-    let expected: usize = recorded.guest.iter().map(of_log).sum();
-    assert!((expected..expected + 20).contains(&log.len()), "{}, not {expected}: {outcome:?}", log.len());
+    let shared: usize = recorded.guest.iter().filter_map(of_shared).sum();
+    println!("{mode}: {shared} requests of the shared disk");
+    assert!(shared >= if names.len() > 1 { 2 * 10 * 40 } else { 0 }, "{shared}");
     Ok((outcome, recorded.lost[1], refused(&counts)))
 }
