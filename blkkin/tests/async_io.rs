@@ -23,6 +23,7 @@ use crate::support::fio::asynchronous_reads;
 use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::{RUNS_MAX, until_complete};
 use crate::support::recording::{Recording, record, record_one};
+use crate::support::tools::is_guest;
 use crate::support::uring::{
     Mode, Submission, can_poll, discard, read_log, read_multishot, read_without_completions, write_and_read,
 };
@@ -34,7 +35,7 @@ const DISK: u64 = 500 * DEPTH * 4096;
 /// Returns the number of calls with `DEPTH` writes, and as many with reads. A guest is emulated, and
 /// slow.
 fn batches() -> u64 {
-    if std::env::var_os("BLKKIN_GUEST").is_some() { 50 } else { 500 }
+    if is_guest() { 50 } else { 500 }
 }
 
 /// Returns the number of submissions of a run.
@@ -92,7 +93,7 @@ fn the_latency_is_that_of_the_program() {
     println!("median difference to the program's clock: {median} ns of {} submissions", differences.len());
     // The call's way in and out, and the wake-up of a program that waits: 3 to 8 us on a shared machine,
     // 70 us emulated. The limit is that of a wrong clock or a wrong end, not of a busy machine.
-    let limit = if std::env::var_os("BLKKIN_GUEST").is_some() { 500_000 } else { 50_000 };
+    let limit = if is_guest() { 500_000 } else { 50_000 };
     assert!(median < limit, "{median} ns");
 }
 

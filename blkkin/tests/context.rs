@@ -24,6 +24,7 @@ use crate::support::disk::Disk;
 use crate::support::gated_process::GatedProcess;
 use crate::support::live::eventually;
 use crate::support::recording::{Recorder, record_one};
+use crate::support::tools::is_guest;
 use crate::support::{needs, or_skip, skip};
 
 /// Spans, and calls by each of the two threads of a span: 100,000 calls, or 10,000 where only the
@@ -182,7 +183,7 @@ fn a_slot_of_a_library_that_is_loaded_slowly() {
 #[test]
 fn a_slot_of_a_program_in_namespaces_of_its_own() {
     needs!("unshare");
-    if std::env::var_os("BLKKIN_GUEST").is_some() {
+    if is_guest() {
         support::skip!("a guest has no C library's own tools to fill a root with");
     }
     for name in ["static", "loaded-module"] {

@@ -24,6 +24,7 @@ use crate::support::disk::Disk;
 use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::until_complete;
 use crate::support::recording::{Recording, record};
+use crate::support::tools::is_guest;
 use crate::support::uring::{Mode, write_and_read};
 use crate::support::{needs, or_skip};
 
@@ -43,7 +44,7 @@ fn config(defers: bool) -> TracerConfig {
 
 /// Returns the number of reads of a run. A guest is emulated, and slow.
 fn reads() -> u64 {
-    if std::env::var_os("BLKKIN_GUEST").is_some() { 2_000 } else { 16_000 }
+    if is_guest() { 2_000 } else { 16_000 }
 }
 
 /// Returns whether the threshold of 1/N keeps a trace whose id ends with these 64 bits.

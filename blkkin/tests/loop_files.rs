@@ -18,6 +18,7 @@ use crate::support::gated_process::GatedProcess;
 use crate::support::missed_ends::until_complete;
 use crate::support::overlay::Overlay;
 use crate::support::recording::{Recorder, Recording};
+use crate::support::tools::is_guest;
 use crate::support::{needs, or_skip};
 use crate::writeback::writers;
 use crate::writeback::writers::SECTOR;
@@ -29,7 +30,7 @@ const OFFSET: u64 = 1 << 20;
 const WRITERS: u64 = 4;
 
 fn number_of_steps() -> usize {
-    if std::env::var_os("BLKKIN_GUEST").is_some() { 200 } else { 1_500 }
+    if is_guest() { 200 } else { 1_500 }
 }
 
 /// A writer: its number and the number of its step.

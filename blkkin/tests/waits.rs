@@ -22,6 +22,7 @@ use crate::support::gated_process::GatedProcess;
 use crate::support::live::LiveTrace;
 use crate::support::queue::QueueSettings;
 use crate::support::recording::{Recorder, Recording, record_one};
+use crate::support::tools::is_guest;
 use crate::support::vm_settings::VmSettings;
 use crate::support::{needs, or_skip};
 
@@ -90,7 +91,7 @@ fn a_wait_for_a_files_lock_has_its_time_and_its_holder() {
     assert_eq!(count, seen);
     // ftrace's time includes the wait for a CPU, and is in units of 1 us. Between the two readings of a
     // clock lies the other one's program, which takes longer in an emulated guest.
-    let tolerance = count * if std::env::var_os("BLKKIN_GUEST").is_some() { 200_000 } else { 5_000 };
+    let tolerance = count * if is_guest() { 200_000 } else { 5_000 };
     assert!(time <= seen_time + tolerance, "more than ftrace's");
     assert!(time + delayed + tolerance >= seen_time, "less than ftrace's");
     let held: Vec<_> = waits.iter().filter(|(_, waits)| waits.longest.kind == WaitKind::FileLock).collect();

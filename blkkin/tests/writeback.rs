@@ -24,6 +24,7 @@ use crate::support::missed_ends::until_complete;
 use crate::support::overlay::Overlay;
 use crate::support::recording::{Recorder, Recording, record_one};
 use crate::support::single_process::c_path;
+use crate::support::tools::is_guest;
 use crate::support::uring::{Mode, append_buffered};
 use crate::support::{needs, or_skip};
 use writers::SECTOR;
@@ -40,7 +41,7 @@ const WAIT_MAX: u64 = 2_000_000_000;
 const CARRIED_KEPT: u64 = 1_000_000_000;
 /// Steps of a writer; an emulated guest is slower.
 fn number_of_steps() -> usize {
-    if std::env::var_os("BLKKIN_GUEST").is_some() { 400 } else { 3_000 }
+    if is_guest() { 400 } else { 3_000 }
 }
 
 #[test]

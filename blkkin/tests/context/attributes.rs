@@ -21,6 +21,7 @@ use crate::support::context::Programs;
 use crate::support::context::scripted_program::ScriptedProgram;
 use crate::support::live::eventually;
 use crate::support::recording::{Recorder, Recording};
+use crate::support::tools::is_guest;
 use crate::support::{needs, or_skip};
 
 const WARM_UP: u64 = 1 << 40 | 1;
@@ -146,10 +147,7 @@ fn attributes_of(span: u64) -> Attributes {
 fn the_attributes_of_a_call_are_those_of_its_thread_at_that_time() {
     needs!();
     // An emulated CPU takes minutes for that many calls.
-    let full_size = match std::env::var_os("BLKKIN_GUEST") {
-        None => ("many=2500,40", 110_000),
-        Some(_) => ("many=500,20", 11_000),
-    };
+    let full_size = if is_guest() { ("many=500,20", 11_000) } else { ("many=2500,40", 110_000) };
     for (kind, (many, least)) in [(None, full_size), (Some(AttachKind::RawTp), ("many=300,20", 7_000))] {
         let programs = or_skip!(Programs::of("thread-attributes"));
         let script = ["keys=span,length,letter", "await=go", many];

@@ -84,7 +84,7 @@ pub(crate) use needs;
 /// Skips the test unless it runs inside a guest; its expectations hold for the guest's kernel.
 macro_rules! needs_guest {
     () => {
-        if std::env::var_os("BLKKIN_GUEST").is_none() {
+        if !$crate::support::tools::is_guest() {
             crate::support::skip!("runs inside a guest: cargo xtask vm");
         }
     };

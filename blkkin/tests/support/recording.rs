@@ -24,6 +24,7 @@ use blkkin_wire::page_origin::PageOriginEvent;
 use blkkin_wire::process_context::ProcessContextEvent;
 
 use super::gated_process::GatedProcess;
+use super::tools::is_guest;
 
 /// A tracer that is recording.
 pub(crate) struct Recorder {
@@ -77,7 +78,7 @@ fn with_attach_kind(config: &TracerConfig) -> TracerConfig {
 /// Checks whether this machine allows this attach kind; the error is the reason to skip the test. A
 /// guest allows every kind. Elsewhere a policy may refuse programs that are attached to functions.
 pub(crate) fn check_attach_kind(kind: AttachKind) -> Result<(), String> {
-    if !kind.uses_functions() || std::env::var_os("BLKKIN_GUEST").is_some() {
+    if !kind.uses_functions() || is_guest() {
         return Ok(());
     }
     match Tracer::load(&TracerConfig { attach: Some(kind), ..TracerConfig::default() }) {

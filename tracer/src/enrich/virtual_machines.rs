@@ -164,7 +164,7 @@ fn drop_capabilities_but(kept: CapabilitySet) {
 }
 
 /// A process that was read, and is read again.
-struct Known {
+struct PolledProcess {
     request: Request,
     event: VirtualMachineEvent,
     due: Instant,
@@ -173,41 +173,41 @@ struct Known {
 
 /// Reads each requested process, and again while it runs, until the watcher is gone.
 fn read_each(requests: &Receiver<Request>, found: &Mutex<Vec<Found>>) {
-    let mut known: HashMap<Pid, Known> = HashMap::new();
+    let mut polled: HashMap<Pid, PolledProcess> = HashMap::new();
     loop {
-        let due = known.values().map(|known| known.due).min();
+        let due = polled.values().map(|process| process.due).min();
         let wait = due.map_or(REREAD_MAX, |due| due.saturating_duration_since(Instant::now()));
         match requests.recv_timeout(wait) {
             Ok(request) => {
                 let Some(event) = read(request.pid) else { continue };
                 push(found, request, &event);
-                if known.len() < REQUESTED_MAX {
+                if polled.len() < REQUESTED_MAX {
                     let due = Instant::now() + REREAD;
-                    known.insert(request.pid, Known { request, event, due, pause: REREAD });
+                    polled.insert(request.pid, PolledProcess { request, event, due, pause: REREAD });
                 }
             }
-            Err(RecvTimeoutError::Timeout) => reread(&mut known, found),
+            Err(RecvTimeoutError::Timeout) => reread(&mut polled, found),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
 /// Reads the processes again that are due, and forgets those that have ended.
-fn reread(known: &mut HashMap<Pid, Known>, found: &Mutex<Vec<Found>>) {
+fn reread(polled: &mut HashMap<Pid, PolledProcess>, found: &Mutex<Vec<Found>>) {
     let now = Instant::now();
-    known.retain(|pid, known| {
-        if known.due > now {
+    polled.retain(|pid, process| {
+        if process.due > now {
             return true;
         }
         let Some(event) = read(*pid) else { return false };
-        if event.disks != known.event.disks {
-            push(found, known.request, &event);
-            known.event = event;
-            known.pause = REREAD;
+        if event.disks != process.event.disks {
+            push(found, process.request, &event);
+            process.event = event;
+            process.pause = REREAD;
         } else {
-            known.pause = (known.pause * 2).min(REREAD_MAX);
+            process.pause = (process.pause * 2).min(REREAD_MAX);
         }
-        known.due = Instant::now() + known.pause;
+        process.due = Instant::now() + process.pause;
         true
     });
 }

@@ -5,7 +5,7 @@
 //! *Invariant*: an event is emitted only while the process still has the address space that was
 //! read. A process that has executed another program meanwhile does not get the old attributes.
 //!
-//! *Pace*: a known process context is checked each second (one read of 8 bytes, about 1 µs), and
+//! *Pace*: a process context is checked each second (one read of 8 bytes, about 1 µs), and
 //! read again if its timestamp has changed. One that is mapped and not written yet, or is being
 //! written, is read again after 1 ms, then at doubling intervals up to a second.
 //!
@@ -27,9 +27,9 @@ use blkkin_otel_context::process_context::{self, ReadError};
 use blkkin_otel_context::resource::{self, Resource};
 use blkkin_otel_context::{AddressSpace, address_space};
 
-/// Maximum number of known processes, up to 15 KiB each.
+/// Maximum number of processes, up to 15 KiB each.
 const PROCESSES_MAX: usize = 8_192;
-/// Interval between checks of a known process context.
+/// Interval between checks of a process context.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// First delay before a missing process context is read again; then doubled.
 const RETRY_MIN: Duration = Duration::from_millis(1);
@@ -50,7 +50,8 @@ struct QueuedEvent {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutgoingEvents(Arc<Mutex<VecDeque<QueuedEvent>>>);
 
-struct Known {
+/// A process with a process context.
+struct TrackedProcess {
     at: u64,
     space: AddressSpace,
     /// Timestamp of the last read; 0 before the first.
@@ -61,9 +62,9 @@ struct Known {
     pause: Duration,
 }
 
-/// Process contexts known to the scanner.
+/// Process contexts that the scanner has found.
 pub(crate) struct ProcessContextTracker {
-    known: HashMap<u32, Known>,
+    tracked: HashMap<u32, TrackedProcess>,
     due: BTreeSet<(Instant, u32)>,
     outgoing: OutgoingEvents,
     stats: Arc<ScanStats>,
@@ -98,7 +99,7 @@ impl OutgoingEvents {
 
 impl ProcessContextTracker {
     pub(crate) fn new(outgoing: OutgoingEvents, stats: Arc<ScanStats>) -> ProcessContextTracker {
-        ProcessContextTracker { known: HashMap::new(), due: BTreeSet::new(), outgoing, stats }
+        ProcessContextTracker { tracked: HashMap::new(), due: BTreeSet::new(), outgoing, stats }
     }
 
     /// Returns the time of the next check.
@@ -110,24 +111,24 @@ impl ProcessContextTracker {
     pub(crate) fn on_scan(&mut self, pid: u32, space: AddressSpace, mappings: &[u64]) {
         let Some(&at) = mappings.first() else {
             // A list that is read while the process maps other memory may lack one: the memory itself decides.
-            return match self.known.get(&pid) {
-                Some(known) if known.space == space => self.reread(pid),
+            return match self.tracked.get(&pid) {
+                Some(tracked) if tracked.space == space => self.reread(pid),
                 _ => self.remove(pid),
             };
         };
-        match self.known.get(&pid) {
-            Some(known) if (known.at, known.space) == (at, space) => {}
+        match self.tracked.get(&pid) {
+            Some(tracked) if (tracked.at, tracked.space) == (at, space) => {}
             Some(_) => self.remove(pid),
-            None if self.known.len() >= PROCESSES_MAX => {
+            None if self.tracked.len() >= PROCESSES_MAX => {
                 self.stats.resources_no_room.fetch_add(1, Relaxed);
                 return;
             }
             None => {}
         }
         let due = Instant::now();
-        let fresh = Known { at, space, published_at: 0, published: false, due, pause: RETRY_MIN };
-        let known = self.known.entry(pid).or_insert(fresh);
-        self.due.remove(&(known.due, pid));
+        let fresh = TrackedProcess { at, space, published_at: 0, published: false, due, pause: RETRY_MIN };
+        let tracked = self.tracked.entry(pid).or_insert(fresh);
+        self.due.remove(&(tracked.due, pid));
         self.check(pid);
     }
 
@@ -141,8 +142,8 @@ impl ProcessContextTracker {
 
     /// Checks a process context at once, because it may have changed.
     pub(crate) fn reread(&mut self, pid: u32) {
-        if let Some(known) = self.known.get(&pid) {
-            self.due.remove(&(known.due, pid));
+        if let Some(tracked) = self.tracked.get(&pid) {
+            self.due.remove(&(tracked.due, pid));
             self.check(pid);
         }
     }
@@ -150,9 +151,9 @@ impl ProcessContextTracker {
     /// Forgets a process that has exited, executes another program, or is not accepted by the
     /// policy.
     pub(crate) fn remove(&mut self, pid: u32) {
-        if let Some(known) = self.known.remove(&pid) {
-            self.due.remove(&(known.due, pid));
-            if known.published {
+        if let Some(tracked) = self.tracked.remove(&pid) {
+            self.due.remove(&(tracked.due, pid));
+            if tracked.published {
                 self.stats.resources_publishing.fetch_sub(1, Relaxed);
                 self.emit(pid, None, Resource::default(), clock::now());
             }
@@ -160,18 +161,18 @@ impl ProcessContextTracker {
     }
 
     fn check(&mut self, pid: u32) {
-        let Some(known) = self.known.get_mut(&pid) else { return };
+        let Some(tracked) = self.tracked.get_mut(&pid) else { return };
         let memory = ProcessMemory(pid);
-        let settled = known.published_at != 0
-            && process_context::published_at(&memory, known.at) == Some(known.published_at);
-        known.pause = if settled { POLL_INTERVAL } else { (known.pause * 2).min(POLL_INTERVAL) };
-        let (at, space) = (known.at, known.space);
+        let settled = tracked.published_at != 0
+            && process_context::published_at(&memory, tracked.at) == Some(tracked.published_at);
+        tracked.pause = if settled { POLL_INTERVAL } else { (tracked.pause * 2).min(POLL_INTERVAL) };
+        let (at, space) = (tracked.at, tracked.space);
         if !settled && !self.read(pid, at, space) {
             return self.remove(pid);
         }
-        if let Some(known) = self.known.get_mut(&pid) {
-            known.due = Instant::now() + known.pause;
-            self.due.insert((known.due, pid));
+        if let Some(tracked) = self.tracked.get_mut(&pid) {
+            tracked.due = Instant::now() + tracked.pause;
+            self.due.insert((tracked.due, pid));
         }
     }
 
@@ -196,8 +197,8 @@ impl ProcessContextTracker {
         self.stats.resources_malformed.fetch_add(u64::from(resource.is_none()), Relaxed);
         let resource = resource.unwrap_or_default();
         let publishes = resource != Resource::default();
-        let Some(known) = self.known.get_mut(&pid) else { return false };
-        let published_before = known.published;
+        let Some(tracked) = self.tracked.get_mut(&pid) else { return false };
+        let published_before = tracked.published;
         if (published_before || publishes)
             && !self.outgoing.push(QueuedEvent { space: Some(space), event: event(pid, resource, now) })
         {
@@ -205,7 +206,7 @@ impl ProcessContextTracker {
             // It will be read again.
             return true;
         }
-        (known.published_at, known.published, known.pause) = (number, publishes, POLL_INTERVAL);
+        (tracked.published_at, tracked.published, tracked.pause) = (number, publishes, POLL_INTERVAL);
         match (published_before, publishes) {
             (false, true) => self.stats.resources_publishing.fetch_add(1, Relaxed),
             (true, false) => self.stats.resources_publishing.fetch_sub(1, Relaxed),
