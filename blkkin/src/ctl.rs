@@ -99,7 +99,8 @@ fn json(state: &State) -> String {
 
 /// Formats the state in lines of a label and a text.
 fn text(state: &State) -> String {
-    let State { now, afterwards, start, fleet, one_in, keep_suspended, percentiles, changes } = state;
+    let State { now, afterwards, start, fleet, one_in, keep_suspended, .. } = state;
+    let State { without_effect, percentiles, changes, .. } = state;
     let mut lines = vec![("now", describe(now))];
     if now.recording && now.budget.is_some() {
         lines.push(("", format!("the budget allows one operation in {one_in}")));
@@ -107,6 +108,9 @@ fn text(state: &State) -> String {
     if *keep_suspended && now.recording {
         lines.push(("", "--keep is suspended: the budget has no room for it".to_owned()));
     }
+    lines.extend(
+        without_effect.iter().map(|rule| ("", format!("{rule} has no effect: there is no such disk"))),
+    );
     lines.extend(percentiles.iter().filter(|_| now.recording).map(|(rule, slow)| {
         let text = match slow {
             Some(ns) => format!("{rule} keeps what takes {} or more", duration(DurationNs(*ns))),
@@ -184,12 +188,14 @@ mod tests {
             fleet: vec!["db-*: --sample 1/64 (2026-11-29T10:00:00Z, user 0 on admin)".to_owned()],
             one_in: 128,
             keep_suspended: false,
+            without_effect: vec!["read@sdx>2ms".to_owned()],
             percentiles: vec![("fsync>p99.9".into(), Some(12_582_912)), ("p99".into(), None)],
             changes,
         };
         let expected = "\
 now       one operation in 64, and what is kept by 10ms,failed, within 1% of the CPUs
           the budget allows one operation in 128
+          read@sdx>2ms has no effect: there is no such disk
           fsync>p99.9 keeps what takes 12.6 ms or more
           p99 keeps nothing now
 then      in 599s: one operation in 1024, and what is kept by 10ms,failed, within 1% of the CPUs

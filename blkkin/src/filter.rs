@@ -2,7 +2,8 @@
 //!
 //! *In*: [`FilterArgs`], and this machine's processes, devices and cgroups. *Out*: a
 //! [`TraceFilter`], or an error on the first invalid option with the nearest valid value. blkkin
-//! guesses nothing: it refuses a filter that could never match.
+//! guesses nothing: it refuses a filter that could never match, but for a disk in the configuration of a service
+//! ([`keep::Disks`]).
 
 mod cgroups;
 pub(crate) mod context_trust;
@@ -45,6 +46,8 @@ pub(crate) struct TraceFilter {
     pub(crate) head_sampling: Option<HeadSampling>,
     /// Rules by which operations are kept that head sampling does not draw.
     pub(crate) keep: Vec<KeepRule>,
+    /// `--keep` was given; its rules may have no effect here.
+    keeps: bool,
     /// The rules for whole traces.
     pub(crate) post: PostFilter,
 }
@@ -101,6 +104,7 @@ impl TraceFilter {
                 .transpose()?
                 .filter(|ratio| *ratio != HeadSampling::ALL),
             keep: keep::rules(args, disks)?,
+            keeps: !args.keep.is_empty(),
             post: PostFilter {
                 tasks: None,
                 paths,
@@ -146,7 +150,7 @@ impl TraceFilter {
         scope: TraceScope,
         args: &TracerArgs,
     ) -> Result<TracerConfig, CliError> {
-        keep::check(&self.keep, self.head_sampling)?;
+        keep::check(self.keeps, self.head_sampling)?;
         if scope == TraceScope::Marked {
             let Filter { pids, tids, comms, cgroups, .. } = self.kernel.clone();
             self.post.tasks = TaskFilter { pids, tids, comms, cgroups }.non_empty();

@@ -10,7 +10,7 @@
 
 use crate::plain;
 use crate::record::{AsyncIoRecord, BioPagesRecord, BioRequestRecord, RequestRecord, SyscallWithContext};
-use crate::record::{BIO_AT_DISK, BIO_DEFERRED};
+use crate::record::{BIO_AT_DISK, BIO_DEFERRED, BIO_OF_OTHER};
 use crate::wait::WaitsRecord;
 
 /// Name of the map with the operations.
@@ -164,7 +164,7 @@ pub const DRAWN_ONLY: u64 = 1 << 8;
 const _: () = {
     let room = 8 * DEFERRED_RECORD_WORDS;
     assert!(SLOW_AT >> KEEP_DISKS_VERSION_SHIFT == 0);
-    assert!(BIO_AT_DISK as u32 == 1 << 10 && BIO_DEFERRED > BIO_AT_DISK << (KEEP_DISKS - 1));
+    assert!(BIO_AT_DISK > BIO_OF_OTHER && BIO_DEFERRED > BIO_AT_DISK << (KEEP_DISKS - 1));
     assert!(size_of::<SyscallWithContext>() <= room && size_of::<WaitsRecord>() <= room);
     assert!(size_of::<BioRequestRecord>() <= room && size_of::<RequestRecord>() <= room);
     assert!(size_of::<AsyncIoRecord>() <= room && size_of::<BioPagesRecord>() <= room);

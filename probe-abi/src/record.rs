@@ -216,7 +216,7 @@ pub const BIO_IN_FAULT: u16 = 1 << 7;
 pub const BIO_IN_COMMIT: u16 = 1 << 8;
 /// With BIO_KERNEL_ORIGIN: a program submitted it that is not traced.
 pub const BIO_OF_OTHER: u16 = 1 << 9;
-/// First of four flags: with BIO_DEFERRED, the bio is at this disk of `deferred::KEEP_DISK_LIMITS_MAP`.
+/// First of four flags: the bio of a deferred operation is at this disk of `deferred::KEEP_DISK_LIMITS_MAP`.
 pub const BIO_AT_DISK: u16 = 1 << 10;
 /// In the table only: the record of the bio is deferred until its operation ends.
 pub const BIO_DEFERRED: u16 = 1 << 15;

@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub(crate) one_in: u64,
     /// Rules have no effect now, because the budget has no room for them.
     pub(crate) keep_suspended: bool,
+    /// Rules about disks that the agent's machine does not have.
+    pub(crate) without_effect: Vec<String>,
     /// Rules with a percentile, each with the ns from which an operation counts as slow now; none if none does.
     pub(crate) percentiles: Vec<(String, Option<u64>)>,
     /// Last changes, the newest first.

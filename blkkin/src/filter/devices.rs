@@ -27,6 +27,15 @@ pub(crate) fn device(name: &str, example: impl Fn(&str) -> String) -> Result<Dev
     of_name(name).ok_or_else(|| unknown(name, example))
 }
 
+/// Returns whether this machine has no device of this name.
+pub(crate) fn is_absent(name: &str) -> bool {
+    match numbers(name) {
+        _ if name.starts_with('/') => !Path::new(name).exists(),
+        Some(id) => !names().iter().any(|name| of_name(name) == Some(id)),
+        None => of_name(name).is_none(),
+    }
+}
+
 /// The folder in which the kernel lists its block devices, disks and partitions alike.
 const DEVICES: &str = "/sys/class/block";
 

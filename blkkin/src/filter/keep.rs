@@ -14,13 +14,15 @@ use crate::cli::{FilterArgs, units};
 use crate::error::CliError;
 use crate::suggest::suggest;
 
+use super::devices;
+
 /// Disks that rules may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disks {
     /// Disks of this machine.
     Present,
-    /// Disks of any machine: a rule about one that this machine does not have has no effect, and the log names it. Machines of a fleet have
-    /// different disks, and a disk may be removed.
+    /// Disks of any machine: a rule about one that this machine does not have has no effect
+    /// ([`without_effect`]). Machines of a fleet have different disks, and a disk may be removed.
     Any,
     /// Disks of other machines: a rule about one is checked, and not resolved.
     Elsewhere,
@@ -46,48 +48,58 @@ pub(crate) fn rules(args: &FilterArgs, disks: Disks) -> Result<Vec<KeepRule>, Cl
             "--keep 'read>p99.9,write>p99.9,sync>p99.9'; read, write and sync mean all operations of that kind",
         ));
     }
-    let disks: HashSet<DeviceId> = rules.iter().filter_map(KeepRule::disk).collect();
-    if disks.len() > DISKS_MAX {
+    let of_rules: HashSet<DeviceId> = rules.iter().filter_map(KeepRule::disk).collect();
+    if of_rules.len() > DISKS_MAX {
         return Err(CliError::usage(
-            format!("rules about {} disks for --keep", disks.len()),
+            format!("rules about {} disks for --keep", of_rules.len()),
             format!("the kernel side has times for at most {DISKS_MAX} disks"),
             "--keep '10ms,read@nvme0n1>2ms'; a rule without a disk is about all of them",
         ));
     }
-    let recorded = args.device.iter().map(|name| super::device(name)).collect::<Result<Vec<_>, _>>()?;
-    let is_recorded = |disk: &DeviceId| {
-        let of_disk = |device: &DeviceId| device == disk || disk_of_partition(*device) == Some(*disk);
-        recorded.is_empty() || recorded.iter().any(of_disk)
-    };
-    match disks.into_iter().find(|disk| !is_recorded(disk)) {
-        None => Ok(rules),
-        Some(disk) => Err(CliError::usage(
-            format!("a rule of --keep is about {disk}, which --device leaves out"),
-            "I/O at other devices is not recorded",
-            format!("--device {disk} too"),
-        )),
+    if disks == Disks::Present && !of_rules.is_empty() {
+        let recorded = args.device.iter().map(|name| super::device(name)).collect::<Result<Vec<_>, _>>()?;
+        let of_disk = |device: &DeviceId| disk_of_partition(*device).unwrap_or(*device);
+        let is_recorded = |disk: &&DeviceId| recorded.iter().any(|device| of_disk(device) == **disk);
+        if !recorded.is_empty() && !of_rules.iter().all(|disk| is_recorded(&disk)) {
+            return Err(CliError::usage(
+                "a rule of --keep is about a disk that --device leaves out",
+                "I/O at other devices is not recorded",
+                "--device with that disk too",
+            ));
+        }
     }
+    Ok(rules)
 }
 
 impl Disks {
     /// Resolves the disk of a rule; none if the rule has no effect here.
     fn resolve(self, name: &str) -> Result<Option<DeviceId>, CliError> {
-        if self == Disks::Elsewhere {
+        if self == Disks::Elsewhere || (self == Disks::Any && devices::is_absent(name)) {
             return Ok(None);
         }
-        match super::disk(name, |name| format!("--keep 'read@{name}>2ms'")) {
-            Err(error) if self == Disks::Any => {
-                warn!("a rule of --keep about {name} has no effect: {}: {}", error.what, error.why);
-                Ok(None)
-            }
-            resolved => resolved.map(Some),
-        }
+        super::disk(name, |name| format!("--keep 'read@{name}>2ms'")).map(Some)
+    }
+}
+
+/// Returns the rules about disks that this machine does not have.
+pub(crate) fn without_effect(rules: &[String]) -> Vec<&str> {
+    let is_about_absent = |rule: &&str| {
+        let disk = rule.split_once('>').and_then(|(operations, _)| Some(operations.split_once('@')?.1));
+        disk.is_some_and(devices::is_absent)
+    };
+    rules.iter().map(|rule| rule.trim()).filter(is_about_absent).collect()
+}
+
+/// Logs the rules about disks that this machine does not have.
+pub(crate) fn warn_without_effect(rules: &[String]) {
+    for rule in without_effect(rules) {
+        warn!("the rule {rule} of --keep has no effect: this machine has no such disk");
     }
 }
 
 /// Refuses rules without head sampling, which records everything.
-pub(super) fn check(keep: &[KeepRule], sampling: Option<HeadSampling>) -> Result<(), CliError> {
-    if keep.is_empty() || sampling.is_some() {
+pub(super) fn check(keeps: bool, sampling: Option<HeadSampling>) -> Result<(), CliError> {
+    if !keeps || sampling.is_some() {
         return Ok(());
     }
     Err(CliError::usage(
@@ -244,12 +256,28 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_that_is_not_here_is_refused_or_ignored() {
+        let args = |keep: &str| FilterArgs { keep: vec![keep.to_owned()], ..FilterArgs::default() };
+        for name in ["nosuchdisk", "4095:1048575", "/dev/nosuchdisk"] {
+            let rule = format!("read@{name}>2ms");
+            assert!(super::rules(&args(&rule), Disks::Present).is_err(), "{rule}");
+            assert_eq!(super::rules(&args(&rule), Disks::Any).unwrap(), [], "{rule}");
+            assert_eq!(super::rules(&args(&rule), Disks::Elsewhere).unwrap(), [], "{rule}");
+            assert_eq!(without_effect(&["10ms".to_owned(), format!(" {rule}")]), [rule]);
+        }
+        for bad in ["read@/dev/null>2ms", "fsnyc@nosuchdisk>2ms", "read@nosuchdisk>2"] {
+            assert!(super::rules(&args(bad), Disks::Any).is_err(), "{bad}");
+        }
+        assert!(super::rules(&args("read@nosuchdisk>p9"), Disks::Elsewhere).is_err());
+    }
+
+    #[test]
     fn rules_add_to_a_sample() {
         let args = |keep: &str| FilterArgs { keep: vec![keep.to_owned()], ..FilterArgs::default() };
         let rules = |args: &FilterArgs| super::rules(args, Disks::Present);
-        let kept = rules(&args("1ms")).unwrap();
-        assert!(check(&kept, HeadSampling::from_one_in(2)).is_ok() && check(&[], None).is_ok());
-        assert!(check(&kept, None).unwrap_err().remedy.contains("--slower-than"));
+        assert_eq!(rules(&args("1ms")).unwrap().len(), 1);
+        assert!(check(true, HeadSampling::from_one_in(2)).is_ok() && check(false, None).is_ok());
+        assert!(check(true, None).unwrap_err().remedy.contains("--slower-than"));
         let many: Vec<String> = (1..=PERCENTILES_MAX + 1).map(|n| format!("p{n}")).collect();
         let many = |count: usize| FilterArgs { keep: many[..count].to_vec(), ..FilterArgs::default() };
         assert!(rules(&many(PERCENTILES_MAX)).is_ok());

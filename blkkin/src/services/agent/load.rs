@@ -30,6 +30,7 @@ pub(super) struct LoadedTracer {
 pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let mut filter = TraceFilter::resolve(&args.filter, keep::Disks::Any)?;
+    keep::warn_without_effect(&args.filter.keep);
     let budget = args.budget.as_deref().map(sampling::budget).transpose()?;
     if budget.is_some() || args.is_controlled() {
         filter.sample_by_a_changing_ratio();

@@ -38,7 +38,7 @@ use crate::ctl::fleet::{FleetRecord, NodeRecords};
 use crate::ctl::protocol::{Answer, Change, ChangeRecord, Request, Settings, State};
 use crate::ctl::resolve::resolve;
 use crate::error::{CliError, cannot_spawn};
-use crate::filter::keep::Disks;
+use crate::filter::keep::{self, Disks};
 use crate::service::{MetricFamily, MetricKind, format_utc};
 use schedule::Schedule;
 pub(super) use socket::ControlSocket;
@@ -264,7 +264,12 @@ impl Controller {
         }
         self.capture.set(&settings)?;
         self.stats.is_paused.store(settings.is_paused, Relaxed);
+        let before = self.schedule.now().keep.clone();
         self.schedule = schedule;
+        let now = &self.schedule.now().keep;
+        if *now != before {
+            keep::warn_without_effect(now);
+        }
         Ok(())
     }
 
@@ -306,6 +311,10 @@ impl Controller {
                 None => self.capture.settings().sample.one_in(),
             },
             keep_suspended: budget.as_ref().is_some_and(BudgetStatus::keep_suspended),
+            without_effect: keep::without_effect(&self.schedule.now().keep)
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
             percentiles: limits.into_iter().map(|(rule, slow)| (rule, slow.map(|slow| slow.0))).collect(),
             changes: self.changes.iter().cloned().collect(),
         }
