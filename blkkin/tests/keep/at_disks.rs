@@ -90,6 +90,28 @@ fn calls_with_io_at_a_disk_are_kept_by_its_limit() {
     assert_calls_at_first(&disks, vec![each], ("pread64", reads), read);
 }
 
+/// Reads of a partition, whose bios have the number of the partition.
+#[test]
+fn io_at_a_partition_is_at_its_disk() {
+    needs!("losetup");
+    const READS: u64 = 200;
+    let disk = or_skip!(Disk::raw(4 << 20));
+    let node = or_skip!(disk.half());
+    let recording = until_complete(|| {
+        let mut process = GatedProcess::new(|| {
+            let device = direct::open(&node);
+            (0..READS).for_each(|n| direct::read_at(&device, n * BLOCK as u64).unwrap());
+            0
+        });
+        record(&config(LOG2, vec![at("read", &disk, 1)]), &mut [&mut process])
+    });
+    assert_conserved(&recording);
+    let kept = recording.calls_named("pread64");
+    assert_eq!(kept.iter().filter(|call| is_slow(call)).count() as u64, READS);
+    let of_partition = recording.bios().filter(|bio| bio.device != disk.device());
+    assert!(of_partition.count() as u64 >= READS);
+}
+
 /// The call of a submission has no I/O of its own, and may have returned before.
 #[test]
 fn submissions_with_io_at_a_disk_are_kept_by_its_limit() {
