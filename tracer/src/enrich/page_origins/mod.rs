@@ -66,6 +66,10 @@ const WAIT_MAX: u64 = 2_000_000_000;
 /// Time in ns for which an event waits behind its bio's end for the records of operations that began
 /// before it.
 const END_WAIT: u64 = 100_000_000;
+/// Time in ns by which a write may come late and still be a writer, if its file was not written back since.
+const LATE_MAX: u64 = 10_000_000_000;
+/// Number of files with a write-back from which older ones are forgotten.
+const CARRIED_FILES: usize = 4_096;
 /// Maximum number of bios of a file in each of the two lists; the oldest then waits no longer.
 const WAITING_PER_FILE: usize = 1_024;
 /// Maximum number of writes in the table of dirty ranges: 4 GiB in steps of 4 KiB, 44 MiB of memory.
@@ -89,6 +93,8 @@ pub(crate) struct PageOrigins {
     deferred: DeferredOrigins,
     /// Time up to which events were processed in their order.
     processed: MonotonicNs,
+    /// Files with a write-back in the last [`LATE_MAX`], and when the last one was queued.
+    carried: HashMap<FileId, MonotonicNs>,
     /// Writes that came before records of earlier times, which follow.
     early: Vec<LayerEvent>,
     /// Bytes of the bios of the kernel's own, by the origin of their pages.
@@ -146,6 +152,7 @@ impl PageOrigins {
             loop_bios: LoopBios::default(),
             deferred: DeferredOrigins::default(),
             processed: MonotonicNs(0),
+            carried: HashMap::new(),
             early: Vec::new(),
             device_bytes: DeviceByteCounters::default(),
             records: Vec::new(),
@@ -192,8 +199,8 @@ impl PageOrigins {
                 {
                     self.early.push(event.clone());
                 }
-                // One that was deferred until its operation ended comes late: what it wrote may be clean again.
-                LayerEvent::Syscall(_) | LayerEvent::AsyncIo(_) if event.time() < self.processed => {}
+                LayerEvent::Syscall(_) | LayerEvent::AsyncIo(_)
+                    if event.time() < self.processed && self.may_be_clean_again(event) => {}
                 LayerEvent::Syscall(call) if call.writes_page_cache => self.apply_call(call, &mut out),
                 LayerEvent::AsyncIo(io) => self.apply_request(io, &mut out),
                 LayerEvent::Bio(bio) => self.end_bio(bio, event.time(), &mut out),
@@ -210,6 +217,10 @@ impl PageOrigins {
         self.records = records;
         self.expire(watermark, &mut out);
         self.processed = self.processed.max(watermark);
+        if self.carried.len() > CARRIED_FILES {
+            let processed = self.processed.0;
+            self.carried.retain(|_, carried| carried.0 + LATE_MAX >= processed);
+        }
         let out = out.into_iter().filter_map(|event| self.deferred.take(event));
         events.extend(out.map(|event| LayerEvent::PageOrigin(Box::new(event))));
         self.deferred.expire(watermark);
@@ -220,6 +231,20 @@ impl PageOrigins {
         stats.page_origins.recorded += self.recorded;
         stats.dirty_writes_evicted = self.ranges.evicted;
         stats.dirty_bytes = self.ranges.dirty_bytes();
+    }
+
+    /// Returns whether what a write that comes late wrote may have been written back since it began. A write comes late if
+    /// it was deferred until its operation ended, or if its CPU stopped between the clock and the ring.
+    fn may_be_clean_again(&self, event: &LayerEvent) -> bool {
+        let (file, begin) = match event {
+            LayerEvent::Syscall(call) => {
+                (write_range::destination(call).map(|open| open.file.unnamed()), call.enter)
+            }
+            LayerEvent::AsyncIo(io) => (io.file.map(FileId::unnamed), io.start),
+            _ => return true,
+        };
+        let forgotten = begin.0 + LATE_MAX < self.processed.0;
+        forgotten || file.is_none_or(|file| self.carried.get(&file).is_some_and(|carried| *carried >= begin))
     }
 
     fn apply_record(&mut self, record: &BioPagesRecord, out: &mut Vec<PageOriginEvent>) {
@@ -267,6 +292,7 @@ impl PageOrigins {
         }
         let mut covered = PageSet::new(&ranges);
         event.writers = self.ranges.carry(file, &ranges, event.time, &mut covered);
+        self.carried.insert(file, event.time);
         self.files.insert(event.bio, file);
         // A deferred bio's end is known late, and that of one that is left out never: whatever began later counts for
         // the next bio alone.
