@@ -232,6 +232,18 @@ fn a_call_with_many_submissions_is_kept_for_its_size() {
     }
 }
 
+/// Reads a disk by `calls` calls of io_submit, each of which submits [`DEPTH`] reads.
+fn read_by_libaio(disk: &Disk, calls: u64) -> i32 {
+    let device = direct::open(disk.node());
+    let mut aio = Aio::new(DEPTH as usize);
+    for call in 0..calls {
+        let offsets: Vec<u64> = (0..DEPTH).map(|slot| (call * DEPTH + slot) % 256 * BLOCK as u64).collect();
+        aio.read(&device, &offsets, BLOCK);
+        aio.wait(DEPTH as usize, BLOCK);
+    }
+    0
+}
+
 #[test]
 fn iocbs_of_libaio_are_kept_with_their_calls() {
     needs!("losetup");
@@ -239,17 +251,7 @@ fn iocbs_of_libaio_are_kept_with_their_calls() {
     let disk = or_skip!(Disk::raw(1 << 20));
     for (rule, kept) in [(each("libaio pread"), calls), (each("libaio pwrite"), 0)] {
         let recording = until_complete(|| {
-            let mut process = GatedProcess::new(|| {
-                let device = direct::open(disk.node());
-                let mut aio = Aio::new(DEPTH as usize);
-                for call in 0..calls {
-                    let offsets: Vec<u64> =
-                        (0..DEPTH).map(|slot| (call * DEPTH + slot) % 256 * BLOCK as u64).collect();
-                    aio.read(&device, &offsets, BLOCK);
-                    aio.wait(DEPTH as usize, BLOCK);
-                }
-                0
-            });
+            let mut process = GatedProcess::new(|| read_by_libaio(&disk, calls));
             record(&config(20, vec![rule.clone()]), &mut [&mut process])
         });
         assert_conserved(&recording);

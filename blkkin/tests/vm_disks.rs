@@ -39,7 +39,7 @@ const SOON: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(120);
 
 const DISKS: [&str; 4] = ["vda", "vdb", "sda", SHARED];
-/// Disk of two guests, whose image is one file.
+/// Disk of both guests, with one file as its image.
 const SHARED: &str = "vdc";
 /// Sector that the guest reads first.
 const PROBED: u64 = 9_999;

@@ -18,11 +18,7 @@ pub(crate) fn device(name: &str, example: impl Fn(&str) -> String) -> Result<Dev
         return of_file(Path::new(name));
     }
     if let Some(id) = numbers(name) {
-        return if names().iter().any(|name| of_name(name) == Some(id)) {
-            Ok(id)
-        } else {
-            Err(unknown(name, example))
-        };
+        return if is_listed(id) { Ok(id) } else { Err(unknown(name, example)) };
     }
     of_name(name).ok_or_else(|| unknown(name, example))
 }
@@ -31,9 +27,13 @@ pub(crate) fn device(name: &str, example: impl Fn(&str) -> String) -> Result<Dev
 pub(crate) fn is_absent(name: &str) -> bool {
     match numbers(name) {
         _ if name.starts_with('/') => !Path::new(name).exists(),
-        Some(id) => !names().iter().any(|name| of_name(name) == Some(id)),
+        Some(id) => !is_listed(id),
         None => of_name(name).is_none(),
     }
+}
+
+fn is_listed(id: DeviceId) -> bool {
+    names().iter().any(|name| of_name(name) == Some(id))
 }
 
 /// The folder in which the kernel lists its block devices, disks and partitions alike.

@@ -16,7 +16,7 @@ use blkkin_wire::head_sampling::KeptFor;
 use blkkin_wire::ids::{DeviceId, SpanId};
 
 use super::slow_reads::{LARGE, record_small_and_large};
-use super::{DEPTH, assert_conserved, assert_whole, config};
+use super::{DEPTH, assert_conserved, assert_whole, config, read_by_libaio};
 use crate::support::aio::Aio;
 use crate::support::direct::{self, BLOCK};
 use crate::support::disk::Disk;
@@ -90,7 +90,7 @@ fn calls_with_io_at_a_disk_are_kept_by_its_limit() {
     assert_calls_at_first(&disks, vec![each], ("pread64", reads), read);
 }
 
-/// Reads of a partition, whose bios have the number of the partition.
+/// The bios of reads of a partition have the number of the partition.
 #[test]
 fn io_at_a_partition_is_at_its_disk() {
     needs!("losetup");
@@ -164,15 +164,7 @@ fn iocbs_with_io_at_a_disk_are_kept_by_its_limit() {
     for rule in ["libaio pread", "io_submit"] {
         let recording =
             assert_calls_at_first(&disks, vec![at(rule, &disks[0], 1)], ("io_submit", calls), |disk| {
-                let device = direct::open(disk.node());
-                let mut aio = Aio::new(DEPTH as usize);
-                for call in 0..calls {
-                    let offsets: Vec<u64> =
-                        (0..DEPTH).map(|slot| (call * DEPTH + slot) % 256 * BLOCK as u64).collect();
-                    aio.read(&device, &offsets, BLOCK);
-                    aio.wait(DEPTH as usize, BLOCK);
-                }
-                0
+                read_by_libaio(disk, calls)
             });
         let first = roots_at(&recording, disks[0].device());
         let submitted = recording.async_ios().filter(|io| first.contains(&io.root())).count();
