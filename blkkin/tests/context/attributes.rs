@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_tracer::{AttachKind, Filter, TracerConfig};
-use blkkin_wire::event::{LayerEvent, SyscallEvent};
+use blkkin_wire::event::{LayerEvent, SyscallEvent, TaskChange};
 use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::span::TagValue;
 
@@ -57,8 +57,18 @@ fn assert_one_process_context(recording: &Recording) {
         _ => None,
     });
     let last_call = recording.calls_named("pread64").iter().map(|call| call.exit).max();
-    let before_exit: Vec<_> = contexts.filter(|process| Some(process.time) < last_call).collect();
-    assert!(matches!(before_exit[..], [one] if !one.is_withdrawal()), "{before_exit:#?}");
+    let before_exit = contexts.filter(|process| Some(process.time) < last_call);
+    // Times and whether withdrawn, on one line: a shortened report shows all.
+    let withdrawals: Vec<_> = before_exit.map(|process| (process.time.0, process.is_withdrawal())).collect();
+    let execs = recording.events.iter().filter_map(|event| match event {
+        LayerEvent::Task(task) => (task.change == TaskChange::Execed).then_some(task.time.0),
+        _ => None,
+    });
+    let execs: Vec<_> = execs.collect();
+    assert!(
+        matches!(withdrawals[..], [(_, false)]),
+        "{withdrawals:?} until {last_call:?}; executed at {execs:?}"
+    );
 }
 
 fn finish(recorder: Recorder, program: &mut ScriptedProgram) -> Recording {

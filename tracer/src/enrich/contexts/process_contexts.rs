@@ -62,6 +62,14 @@ struct TrackedProcess {
     pause: Duration,
 }
 
+impl TrackedProcess {
+    /// Returns whether the process has published nothing since the last read.
+    fn is_unchanged(&self, pid: u32) -> bool {
+        let published_at = || process_context::published_at(&ProcessMemory(pid), self.at);
+        self.published_at != 0 && published_at() == Some(self.published_at)
+    }
+}
+
 /// Process contexts that the scanner has found.
 pub(crate) struct ProcessContextTracker {
     tracked: HashMap<u32, TrackedProcess>,
@@ -148,8 +156,19 @@ impl ProcessContextTracker {
         }
     }
 
-    /// Forgets a process that has exited, executes another program, or is not accepted by the
-    /// policy.
+    /// Forgets the process context of a process that has executed another program, unless a scan that began before the
+    /// execve has read the new program's. The old program's memory is gone, and no two states have the same
+    /// timestamp, so the state that was read is the new program's if its timestamp can be read there now.
+    pub(crate) fn on_exec(&mut self, pid: u32) {
+        let is_of_new_program = self.tracked.get(&pid).is_some_and(|tracked| {
+            tracked.published && tracked.is_unchanged(pid) && address_space(pid) == Some(tracked.space)
+        });
+        if !is_of_new_program {
+            self.remove(pid);
+        }
+    }
+
+    /// Forgets a process that has exited, or is not accepted by the policy.
     pub(crate) fn remove(&mut self, pid: u32) {
         if let Some(tracked) = self.tracked.remove(&pid) {
             self.due.remove(&(tracked.due, pid));
@@ -162,9 +181,7 @@ impl ProcessContextTracker {
 
     fn check(&mut self, pid: u32) {
         let Some(tracked) = self.tracked.get_mut(&pid) else { return };
-        let memory = ProcessMemory(pid);
-        let settled = tracked.published_at != 0
-            && process_context::published_at(&memory, tracked.at) == Some(tracked.published_at);
+        let settled = tracked.is_unchanged(pid);
         tracked.pause = if settled { POLL_INTERVAL } else { (tracked.pause * 2).min(POLL_INTERVAL) };
         let (at, space) = (tracked.at, tracked.space);
         if !settled && !self.read(pid, at, space) {
@@ -236,5 +253,71 @@ fn event(pid: u32, resource: Resource, time: MonotonicNs) -> ProcessContextEvent
         attributes: attributes.collect(),
         dropped_attributes_count: dropped_attributes,
         thread_keys,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Encoded process context with the attribute `k` of the value `v`.
+    const PAYLOAD: [u8; 12] = *b"\n\n\n\x08\n\x01k\x12\x03\n\x01v";
+
+    /// Process context of this process, at its own address.
+    #[repr(C)]
+    struct Published {
+        signature: [u8; 8],
+        version: u32,
+        payload_size: u32,
+        published_at: u64,
+        payload: *const u8,
+    }
+
+    /// Returns how many attributes each event has: a withdrawal has none.
+    fn events(outgoing: &OutgoingEvents) -> Vec<usize> {
+        let events = outgoing.take(MonotonicNs(0), MonotonicNs(u64::MAX));
+        events.iter().map(|event| event.attributes.len()).collect()
+    }
+
+    #[test]
+    fn a_process_context_that_the_new_program_has_published_stays_at_a_late_execve() {
+        let pid = std::process::id();
+        let mut memory = Box::new(Published {
+            signature: *b"OTEL_CTX",
+            version: 2,
+            payload_size: PAYLOAD.len() as u32,
+            published_at: 7,
+            payload: PAYLOAD.as_ptr(),
+        });
+        let at = &raw mut *memory;
+        let outgoing = OutgoingEvents::default();
+        let mut tracker = ProcessContextTracker::new(outgoing.clone(), Arc::default());
+        let space = address_space(pid).unwrap();
+        tracker.on_scan(pid, space, &[at as u64]);
+        assert_eq!(events(&outgoing), [1]);
+        tracker.on_exec(pid);
+        assert!(events(&outgoing).is_empty());
+        // Another program, to which the kernel gave the same addresses.
+        // SAFETY: the box is alive, and nothing else refers to it.
+        unsafe { (*at).published_at = 8 };
+        tracker.on_exec(pid);
+        assert_eq!(events(&outgoing), [0]);
+        tracker.on_scan(pid, space, &[at as u64]);
+        assert_eq!(events(&outgoing), [1]);
+        // It has published nothing yet.
+        // SAFETY: as above.
+        unsafe { (*at).published_at = 0 };
+        tracker.on_exec(pid);
+        assert_eq!(events(&outgoing), [0]);
+        // A program at other addresses.
+        // SAFETY: as above.
+        unsafe { (*at).published_at = 9 };
+        tracker.on_scan(pid, space, &[at as u64]);
+        assert_eq!(events(&outgoing), [1]);
+        let other = AddressSpace { start_stack: space.start_stack + 4096, ..space };
+        tracker.tracked.get_mut(&pid).unwrap().space = other;
+        tracker.on_exec(pid);
+        assert_eq!(events(&outgoing), [0]);
+        assert!(tracker.tracked.is_empty() && tracker.due.is_empty());
     }
 }

@@ -24,7 +24,9 @@
 //! slot.
 //!
 //! *A late execve*: changes wait in a queue, so a scan may have read the new program before its execve is reported.
-//! What it found stays. Without it the calls until the next scan would have no names.
+//! What it found stays. Without it the calls until the next scan would have no names. A scan that began before the
+//! execve and took longer may have read either program: the slot is looked up again, and the process context stays if
+//! its timestamp can be read now ([`ProcessContextTracker::on_exec`]).
 //!
 //! *Races*: what is unloaded during a scan may be gone or replaced, so nothing read from it is
 //! used. A file enters the negative cache only if all reads succeeded and it was still mapped there
@@ -193,7 +195,8 @@ impl Scanner {
                 let is_read = self.was_scanned_since(pid, time);
                 let has_slot = is_read && self.known.get(&pid).is_some_and(|known| known.slot.is_some());
                 if !is_read {
-                    self.clear(pid);
+                    self.process_contexts.on_exec(pid);
+                    self.forget_scan(pid);
                 }
                 // The kernel side may have removed a slot since its scan.
                 // If the program's file publishes nothing, its libraries are reported as they are
@@ -424,13 +427,17 @@ impl Scanner {
         self.changed |= self.slots.remove(pid);
     }
 
-    /// Forgets a process that executes another program, or whose leader has exited. The kernel side
-    /// removes the slot at execve, or with the last thread.
+    /// Forgets a process, but for its slot: the kernel side removes it with the last thread.
     fn clear(&mut self, pid: u32) {
+        self.process_contexts.remove(pid);
+        self.forget_scan(pid);
+    }
+
+    /// Forgets what was scanned of a process, but for its slot: the kernel side removes it at execve.
+    fn forget_scan(&mut self, pid: u32) {
         if let Some(due) = self.retry_at.remove(&pid) {
             self.retries.remove(&(due, pid));
         }
-        self.process_contexts.remove(pid);
         let known = self.known.remove(&pid);
         self.count_publisher(known.is_some_and(|known| known.slot.is_some()), false);
     }
