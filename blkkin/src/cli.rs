@@ -619,6 +619,10 @@ pub(crate) struct TracerArgs {
     /// Size of each CPU's ring (256K, 4M); a power of two of at least a page
     #[arg(long, value_name = "BYTES")]
     pub(crate) ring_size: Option<String>,
+    /// Record where in the kernel each system call sleeps: functions, times and numbers. Costs a program at each
+    /// context switch
+    #[arg(long)]
+    pub(crate) sleeps: bool,
     /// Accept OpenTelemetry thread contexts only from these processes, repeatable: user=NAME,
     /// cgroup=CGROUP or exe=PATH; or all, or off [default: all]
     #[arg(long, value_name = "SELECTOR")]

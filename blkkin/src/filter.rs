@@ -172,6 +172,7 @@ impl TraceFilter {
             contexts: context_trust::context_policy(&args.contexts)?,
             nbd: false,
             dirty_pages: false,
+            sleeps: args.sleeps,
             machine_disks: false,
             head_sampling: self.head_sampling,
             keep: self.keep.clone(),

@@ -95,6 +95,7 @@ mod secrets;
 mod secured;
 mod service;
 mod signals;
+mod sleeps;
 mod soak;
 mod soaking;
 mod spool;

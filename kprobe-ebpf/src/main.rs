@@ -8,7 +8,8 @@
 //! In the order of an operation's life:
 //!
 //! - `syscall` records system calls; `task` decides which tasks are traced and reads their thread
-//!   contexts; `file` identifies the files they use. `task::wait` measures what they wait for.
+//!   contexts; `file` identifies the files they use. `task::wait` measures what they wait for, and
+//!   `task::sleep`, on request, where they sleep.
 //! - `async_io` makes spans of the requests of io_uring and libaio.
 //! - `block` tracks bios and requests; `journal` records jbd2 commits, which serve fsyncs of
 //!   several tasks.
@@ -47,7 +48,7 @@ use runtime::layout::offset;
 use runtime::percpu::PerCpuState;
 use runtime::read::{DirectLoad, Pointer, ProbeRead};
 use runtime::timing::timed;
-use task::{fork, page_fault, wait};
+use task::{fork, page_fault, sleep, wait};
 
 /// Position of the pause among the arguments of balance_dirty_pages: where it has 8, and where it has
 /// 12 as in Linux 6.1.
@@ -254,6 +255,12 @@ hook!("contention_end", lock_end_btf, lock_end_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     wait::lock_end(word(c, 0))
 });
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "tp_btf/sched_switch")]
+pub extern "C" fn sleep_btf(c: *mut c_void) -> i32 {
+    sleep::switch(c, word(c, 0) as u8 != 0, arg(c, 1), arg(c, 2), word(c, 3) as u32);
+    0
+}
 hook!("balance_dirty_pages", dirty_pause_btf, dirty_pause_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     // The verifier allows only constant positions; the branch is one for it.

@@ -119,9 +119,9 @@ pub const ASYNC_FILTERED: usize = ASYNC_DROPPED + 1;
 /// Submissions not traced because their set of the table was full. Their bios belong to the system
 /// call.
 pub const ASYNC_UNTRACKED: usize = ASYNC_FILTERED + 1;
-/// Records of a system call's waits due.
+/// Records of a system call's waits due, and of its sleeps.
 pub const WAITS_FIRED: usize = ASYNC_UNTRACKED + 1;
-/// Records of a system call's waits for which the ring had no room.
+/// Records of a system call's waits and sleeps for which the ring had no room.
 pub const WAITS_DROPPED: usize = WAITS_FIRED + 1;
 
 /// Files whose name another file displaced. Each is emitted again at its next use.

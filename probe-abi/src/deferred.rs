@@ -11,6 +11,7 @@
 use crate::plain;
 use crate::record::{AsyncIoRecord, BioPagesRecord, BioRequestRecord, RequestRecord, SyscallWithContext};
 use crate::record::{BIO_AT_DISK, BIO_DEFERRED, BIO_OF_OTHER};
+use crate::sleep::SleepsRecord;
 use crate::wait::WaitsRecord;
 
 /// Name of the map with the operations.
@@ -166,6 +167,7 @@ const _: () = {
     assert!(SLOW_AT >> KEEP_DISKS_VERSION_SHIFT == 0);
     assert!(BIO_AT_DISK > BIO_OF_OTHER && BIO_DEFERRED > BIO_AT_DISK << (KEEP_DISKS - 1));
     assert!(size_of::<SyscallWithContext>() <= room && size_of::<WaitsRecord>() <= room);
+    assert!(size_of::<SleepsRecord>() <= room);
     assert!(size_of::<BioRequestRecord>() <= room && size_of::<RequestRecord>() <= room);
     assert!(size_of::<AsyncIoRecord>() <= room && size_of::<BioPagesRecord>() <= room);
 };

@@ -34,6 +34,7 @@ pub mod in_flight;
 pub mod layout;
 pub mod record;
 pub mod settings;
+pub mod sleep;
 pub mod totals;
 pub mod usdt;
 pub mod wait;

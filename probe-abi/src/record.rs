@@ -123,6 +123,10 @@ pub const SYSCALL_HAS_WAITS: u16 = 1 << 12;
 /// page cache.
 pub const SYSCALL_READS_PAGE_CACHE: u16 = 1 << 13;
 
+/// A [`SleepsRecord`](crate::sleep::SleepsRecord) of the system call precedes this record, unless its
+/// ring was full.
+pub const SYSCALL_HAS_SLEEPS: u16 = 1 << 14;
+
 /// Maximum bytes of a path argument, including its NUL. A path may be 4096 bytes long (PATH_MAX,
 /// include/uapi/linux/limits.h); longer than 256 is rare, and the record flags the truncation.
 pub const PATH_ARG_MAX: usize = 256;

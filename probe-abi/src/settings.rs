@@ -53,6 +53,10 @@ pub struct Settings {
     pub bio_chain_endio: u64,
     /// Address of `btrfs_dio_end_io`, which ends direct I/O of btrfs; 0: unknown.
     pub btrfs_direct_end_io: u64,
+    /// Begin of the scheduler's functions (`__sched_text_start`); 0: unknown.
+    pub scheduler_begin: u64,
+    /// End of the scheduler's functions (`__sched_text_end`); 0: unknown.
+    pub scheduler_end: u64,
     /// `TRACE_*`.
     pub trace_mode: u32,
     /// 1: drop system calls that succeeded and caused no block I/O.
@@ -184,7 +188,7 @@ pub struct PageCompletion {
     pub reserved: u32,
 }
 
-plain! { PointerStep = 24, PageCompletion = 16, Settings = 1000 }
+plain! { PointerStep = 24, PageCompletion = 16, Settings = 1016 }
 
 /// Entries of the system call table: the highest number that blkkin traces is 437 (openat2).
 pub const SYSCALL_NUMBERS: usize = 512;

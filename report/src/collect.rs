@@ -23,6 +23,7 @@ pub mod kernel;
 pub mod latency;
 pub mod layers;
 pub mod queue_waits;
+pub mod sleeps;
 pub mod slowest;
 pub mod totals;
 pub mod waits;

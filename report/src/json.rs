@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use blkkin_aggregator::latency;
 use blkkin_aggregator::trace::thread_attributes;
 use blkkin_aggregator::trace::{Root, Trace};
+use blkkin_wire::call_sleeps::{CallSleeps, SleepPlace};
 use blkkin_wire::call_waits::LongestWait;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::SyscallOutcome;
@@ -21,12 +22,13 @@ use crate::collect::devices::DeviceRow;
 use crate::collect::files::{self, CachedReads, FileRow};
 use crate::collect::latency::Latency;
 use crate::collect::layers::Layer;
+use crate::collect::sleeps::{SleepKey, SleepSums};
 use crate::collect::totals::Totals;
 use crate::collect::waits::WaitKey;
 use crate::collect::written_by::NamedRow;
 use crate::losses::Losses;
 use crate::report::Report;
-use crate::view::{FILES_SHOWN, WAITS_SHOWN, WRITERS_SHOWN};
+use crate::view::{FILES_SHOWN, SLEEPS_SHOWN, WAITS_SHOWN, WRITERS_SHOWN};
 use crate::waterfall::async_io;
 use crate::waterfall::heading::invocation;
 
@@ -47,6 +49,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "kernel": kernel(report),
         "written_by": written_by(report),
         "waits": waits(report),
+        "sleeps": sleeps(report),
         "slowest_operations": daemon_spans::slowest(report),
         "slowest": report.slowest.traces().iter().map(|trace| storage_operation(report, trace)).collect::<Vec<_>>(),
         "in_flight": final_state::in_flight(report),
@@ -245,6 +248,44 @@ fn waits(report: &Report) -> Value {
     json!({ "rows": shown.iter().map(row).collect::<Vec<_>>(), "count": waits.count() })
 }
 
+fn sleeps(report: &Report) -> Value {
+    let rows = report.sleeps.by_time(SLEEPS_SHOWN);
+    let row = |(key, sums): &(&SleepKey, SleepSums)| {
+        json!({
+            "program": &*key.program,
+            "function": &*key.function,
+            "caller": key.caller.as_deref(),
+            "calls": sums.calls,
+            "sleeps": sums.sleeps,
+            "total_ns": sums.time.0,
+        })
+    };
+    let others = report.sleeps.others();
+    json!({
+        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+        "count": report.sleeps.count(),
+        "others": { "sleeps": others.sleeps, "total_ns": others.time.0 },
+        "unended": report.sleeps.unended(),
+    })
+}
+
+/// Returns where a call slept.
+fn call_sleeps(slept: &CallSleeps) -> Value {
+    let place = |place: &SleepPlace| {
+        json!({
+            "function": place.function(),
+            "callers": place.callers(),
+            "sleeps": place.count,
+            "total_ns": place.time.0,
+        })
+    };
+    json!({
+        "places": slept.by_time().into_iter().map(place).collect::<Vec<_>>(),
+        "others": { "sleeps": slept.others, "total_ns": slept.others_time.0 },
+        "unended": slept.unended,
+    })
+}
+
 /// Returns the bytes that a disk counted itself, and those of each cause.
 fn explained(row: &CoverageRow) -> Value {
     let mut fields = fields([
@@ -293,6 +334,7 @@ fn storage_operation(report: &Report, trace: &Trace) -> Value {
         "lock_wait_ns": breakdown.locks.0,
         "throttled_ns": breakdown.throttled.0,
         "longest_wait": call.and_then(|call| Some(longest_wait(&call.waits.as_ref()?.longest))),
+        "slept": call.and_then(|call| Some(call_sleeps(call.slept.as_deref()?))),
         "file_system_ns": breakdown.file_system.0,
         "journal_ns": breakdown.journal.0,
         "block_queue_ns": breakdown.block.0,

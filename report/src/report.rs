@@ -16,6 +16,7 @@ use crate::collect::files::Files;
 use crate::collect::kernel::Kernel;
 use crate::collect::layers::Layers;
 use crate::collect::queue_waits::QueueWaits;
+use crate::collect::sleeps::Sleeps;
 use crate::collect::slowest::Slowest;
 use crate::collect::totals::Totals;
 use crate::collect::waits::Waits;
@@ -72,6 +73,7 @@ pub struct Report {
     pub(crate) written_by: WrittenBy,
     waits: Waits,
     queue_waits: QueueWaits,
+    pub(crate) sleeps: Sleeps,
     pub(crate) daemon_spans: SlowestDaemonSpans,
     pub(crate) slowest: Slowest,
     pub(crate) final_state: FinalState,
@@ -95,6 +97,7 @@ impl Report {
             written_by: WrittenBy::default(),
             waits: Waits::default(),
             queue_waits: QueueWaits::default(),
+            sleeps: Sleeps::default(),
             daemon_spans,
             slowest,
             final_state: FinalState::default(),
@@ -114,6 +117,7 @@ impl Report {
         self.written_by.add(trace);
         self.waits.add(classified);
         self.queue_waits.add(trace, &mut self.waits);
+        self.sleeps.add(classified);
         self.slowest.add(classified);
         self.daemon_spans.add(trace);
     }

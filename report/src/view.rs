@@ -35,7 +35,7 @@ use blkkin_wire::clock::DurationNs;
 
 pub(crate) use files::FILES_SHOWN;
 pub(crate) use final_state::device_name;
-pub(crate) use waits::WAITS_SHOWN;
+pub(crate) use waits::{SLEEPS_SHOWN, WAITS_SHOWN};
 pub(crate) use written_by::WRITERS_SHOWN;
 
 /// Maximum width of a program's name.

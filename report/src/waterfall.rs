@@ -17,6 +17,7 @@ pub mod draw;
 pub mod heading;
 mod page_origin;
 pub mod row;
+mod sleeps;
 pub mod summary;
 pub mod tree;
 mod waits;

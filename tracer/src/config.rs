@@ -114,6 +114,8 @@ pub struct TracerConfig {
     pub nbd: bool,
     /// Records the pages that stores of traced tasks into mappings make dirty.
     pub dirty_pages: bool,
+    /// Records where in the kernel system calls sleep. It needs the addresses of kernel functions.
+    pub sleeps: bool,
     /// Names this machine's disks as its host does: it is a virtual machine whose host links its requests.
     pub machine_disks: bool,
     /// Ratio by which roots are recorded at first; none: each root, and the ratio cannot be changed.
@@ -142,6 +144,7 @@ impl Default for TracerConfig {
             contexts: ContextPolicy::All,
             nbd: false,
             dirty_pages: false,
+            sleeps: false,
             machine_disks: false,
             head_sampling: None,
             keep: Vec::new(),
@@ -204,6 +207,8 @@ impl TracerConfig {
             // Determined by the kernel, not the user; the loader sets them.
             bio_chain_endio: 0,
             btrfs_direct_end_io: 0,
+            scheduler_begin: 0,
+            scheduler_end: 0,
             legacy_request_start: 0,
             stacked: 0,
             contexts: self.contexts_bits(),

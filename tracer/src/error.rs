@@ -71,6 +71,19 @@ pub enum TracerError {
         /// Attach kind, as on the command line.
         kind: &'static str,
     },
+    /// Sleeps were to be recorded with an attach kind that does not support it.
+    #[error(
+        "sleeps are recorded only by programs with typed arguments (tp_btf, fentry): there is none for {kind}"
+    )]
+    SleepsKind {
+        /// Attach kind, as on the command line.
+        kind: &'static str,
+    },
+    /// Sleeps were to be recorded where the kernel hides the addresses of its functions.
+    #[error(
+        "the places where system calls sleep have no names: /proc/kallsyms hides the addresses of functions"
+    )]
+    HiddenFunctions,
     /// A USDT probe could not be attached.
     #[error("the USDT probe {name} cannot be attached to {file}: {reason}")]
     UsdtAttach {
@@ -153,6 +166,10 @@ impl TracerError {
                  leave --probes out"
             }
             TracerError::NbdKind { .. } => "leave out --attach, or --nbd",
+            TracerError::SleepsKind { .. } => "leave out --attach, or --sleeps",
+            TracerError::HiddenFunctions => {
+                "set kernel.kptr_restrict to 1 (sysctl), grant CAP_SYSLOG, or leave out --sleeps"
+            }
             TracerError::RingSize { .. } => "give a power of two from 4096 to 1073741824 bytes",
             TracerError::TooManyFilters { .. } => "give fewer, or filter by a parent: --tree or --cgroup",
             TracerError::Mark { .. } => "check that the process is still there: ps -p PID",

@@ -35,7 +35,7 @@ use crate::attach::page_completions::{self, BTRFS_DIRECT};
 use crate::attach::perf_link::PerfLink;
 use crate::attach::probes::{
     ASYNC_PROBES, AttachKind, DIRTY_PROBES, FAULT_PROBES, MAJOR_FAULTS, NBD_PROBES, Need, PROBES, Probe,
-    ProbeReport, ProbeStatus,
+    ProbeReport, ProbeStatus, SLEEP_PROBES,
 };
 use crate::attach::req_op::ReqOpTable;
 use crate::attach::symbols::{KernelSymbol, Symbols};
@@ -61,6 +61,7 @@ use crate::path_filter::{self, PathFilter};
 use crate::privilege;
 use crate::read::decode::bytes_of;
 use crate::read::in_flight::InFlightTables;
+use crate::read::kernel_functions::KernelFunctions;
 use crate::read::ring::Ring;
 use crate::read::rings::RingReader;
 use crate::stats::counters::KernelCounters;
@@ -79,6 +80,12 @@ const PENDING_CHILDREN: u32 = 65_536;
 
 /// Function that ends the front part of a split bio.
 const SPLIT_END_IO: KernelSymbol = KernelSymbol { name: "bio_chain_endio", module: None };
+
+/// Begin and end of the scheduler's functions (include/asm-generic/vmlinux.lds.h).
+const SCHEDULER: [KernelSymbol; 2] = [
+    KernelSymbol { name: "__sched_text_start", module: None },
+    KernelSymbol { name: "__sched_text_end", module: None },
+];
 
 /// An attached tracer.
 pub struct Tracer {
@@ -120,6 +127,8 @@ pub struct Tracer {
     pub(crate) path_filter: Option<PathFilter>,
     /// The kernel's own I/O is recorded for every task.
     whole_machine: bool,
+    /// Names of the kernel's functions, if sleeps are recorded, until the rings are mapped.
+    functions: Option<KernelFunctions>,
     /// Head sampling with its rules and budget, if it is on.
     pub(crate) capture: Option<CaptureControl>,
 }
@@ -133,7 +142,10 @@ impl Tracer {
             return Tracer::load_as(config, kind).map_err(|error| requested_kind_error(kind, error));
         }
         let mut first = None;
-        for kind in AttachKind::ALL.into_iter().filter(|kind| !config.nbd || !kind.uses_functions()) {
+        let suits = |kind: &AttachKind| {
+            (!config.nbd || !kind.uses_functions()) && (!config.sleeps || kind.is_typed())
+        };
+        for kind in AttachKind::ALL.into_iter().filter(suits) {
             let config = TracerConfig { attach: Some(kind), ..config.clone() };
             match Tracer::load_as(&config, kind) {
                 // If every kind fails, the first error is the most useful.
@@ -228,6 +240,9 @@ impl Tracer {
     fn load_object(config: &TracerConfig, types: &KernelTypes) -> Result<Tracer, TracerError> {
         let source = identity::source();
         let settings = kernel_settings(config.settings(source.epoch)?, types);
+        if config.sleeps && settings.scheduler_end == 0 {
+            return Err(TracerError::HiddenFunctions);
+        }
         let shapes: Vec<u8> = config.syscall_table().iter().flat_map(|word| word.to_ne_bytes()).collect();
         let by_tid = settings.inherit_by_tid != 0;
         let mut ebpf = EbpfLoader::new()
@@ -303,6 +318,7 @@ impl Tracer {
             machines: None,
             keeps_dirty_events: false,
             path_filter,
+            functions: config.sleeps.then(KernelFunctions::read),
             whole_machine: config.kernel_origin,
             capture,
         })
@@ -318,6 +334,9 @@ impl Tracer {
         reader.page_origins.set_whole_machine(self.whole_machine);
         if self.capture.is_some() {
             reader.page_origins.set_sampled();
+        }
+        if let Some(functions) = self.functions.take() {
+            reader.sleeps.set_functions(functions);
         }
         reader.usdt = self.usdt_collector.take();
         reader.nbd = self.nbd_handle.is_some().then(|| NbdRequests::new(self.source));
@@ -415,8 +434,13 @@ impl Tracer {
             (true, false) => NBD_PROBES,
             (true, true) => return Err(TracerError::NbdKind { kind: kind.name() }),
         };
+        let sleeps = match (config.sleeps, kind.is_typed()) {
+            (false, _) => &[],
+            (true, true) => SLEEP_PROBES,
+            (true, false) => return Err(TracerError::SleepsKind { kind: kind.name() }),
+        };
         let asynchronous = if config.traces_async_io() { ASYNC_PROBES } else { &[] };
-        Ok(nbd.iter().chain(asynchronous).collect())
+        Ok(nbd.iter().chain(sleeps).chain(asynchronous).collect())
     }
 
     /// Has the kernel verify every program before any is attached. If each program were attached
@@ -563,7 +587,8 @@ fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {
 /// Adds the settings that the kernel determines.
 fn kernel_settings(settings: Settings, types: &KernelTypes) -> Settings {
     let paths = types.paths.iter().map(|path| path.end_io);
-    let wanted: Vec<KernelSymbol> = paths.chain([SPLIT_END_IO]).chain(page_completions::wanted()).collect();
+    let wanted: Vec<KernelSymbol> =
+        paths.chain([SPLIT_END_IO]).chain(SCHEDULER).chain(page_completions::wanted()).collect();
     let symbols = Symbols::read(&wanted);
     let address = |function: KernelSymbol| symbols.only(function).unwrap_or(0);
     let mut steps = [PointerStep::default(); POINTER_STEPS_MAX];
@@ -577,6 +602,8 @@ fn kernel_settings(settings: Settings, types: &KernelTypes) -> Settings {
         pointer_steps: steps,
         page_completions: page_completions::resolve(&symbols),
         btrfs_direct_end_io: address(BTRFS_DIRECT),
+        scheduler_begin: address(SCHEDULER[0]),
+        scheduler_end: address(SCHEDULER[1]),
         tick_ns: clock::tick_ns(),
         ..settings
     }

@@ -24,7 +24,9 @@ use blkkin_wire::ids::DeviceId;
 use blkkin_wire::in_flight::FinalState;
 
 use crate::attach::attach_point::Attached;
-use crate::attach::probes::{ASYNC_PROBES, DIRTY_PROBES, FAULT_PROBES, NBD_PROBES, PROBES, Probe};
+use crate::attach::probes::{
+    ASYNC_PROBES, DIRTY_PROBES, FAULT_PROBES, NBD_PROBES, PROBES, Probe, SLEEP_PROBES,
+};
 use crate::clock;
 use crate::config::{POLL_INTERVAL, POLL_TARGET_BYTES};
 use crate::enrich::contexts::config::ContextConfig;
@@ -230,6 +232,7 @@ impl EventLoop {
         self.watcher.iter().for_each(|watcher| watcher.stats.fill(&mut stats));
         self.rings.page_origins.fill(&mut stats);
         self.rings.waits.fill(&mut stats);
+        self.rings.sleeps.fill(&mut stats);
         self.tracer.device_bytes.set([&self.rings.device_bytes, &self.rings.page_origins.device_bytes]);
         if let (Some(handle), Some(requests)) = (&self.tracer.nbd_handle, &self.rings.nbd) {
             handle.set(requests.stats(kernel));
@@ -245,8 +248,8 @@ impl EventLoop {
         self.settle(|stats| blocks_in_flight(stats) == 0)?;
         // Reverse of the attach order: begins are detached before ends.
         self.tracer.attached.iter_mut().for_each(Attached::close_perf_events);
-        let extra =
-            FAULT_PROBES.iter().chain(DIRTY_PROBES).chain(NBD_PROBES).chain(ASYNC_PROBES.iter().rev());
+        let extra = FAULT_PROBES.iter().chain(DIRTY_PROBES).chain(SLEEP_PROBES).chain(NBD_PROBES);
+        let extra = extra.chain(ASYNC_PROBES.iter().rev());
         for hook in PROBES.iter().rev().chain(extra).flat_map(Probe::hooks) {
             self.detach(hook.stem);
         }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::async_io::AsyncIoEvent;
+use crate::call_sleeps::CallSleeps;
 use crate::call_waits::CallWaits;
 use crate::clock::{MonotonicNs, OptionalNs};
 use crate::daemon_span::DaemonSpanEvent;
@@ -213,6 +214,8 @@ pub struct SyscallEvent {
     /// Waits of the call inside the kernel; none if it did not wait. Boxed: an event is
     /// moved several times, and few have some.
     pub waits: Option<Box<CallWaits>>,
+    /// Sleeps of the call inside the kernel; none if it did not sleep, or sleeps are not recorded.
+    pub slept: Option<Box<CallSleeps>>,
 }
 
 impl SyscallEvent {
@@ -242,6 +245,7 @@ impl SyscallEvent {
             reads_page_cache: false,
             sampling: HeadSampling::ALL,
             waits: None,
+            slept: None,
         }
     }
 }

@@ -19,6 +19,7 @@
 
 pub mod async_io;
 pub mod batch;
+pub mod call_sleeps;
 pub mod call_waits;
 pub mod cause;
 pub mod clock;

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use blkkin_wire::call_sleeps::CallSleeps;
 use blkkin_wire::call_waits::LongestWait;
 use blkkin_wire::event::{Captured, ContextSource, OpenFile, SyscallEvent, SyscallOutcome};
 use blkkin_wire::ids::SpanId;
@@ -179,7 +180,37 @@ fn time_tags(trace: &Trace, call: &SyscallEvent, tags: &mut Tags) {
     if let Some(waits) = &call.waits {
         longest_wait_tags(&waits.longest, tags);
     }
+    if let Some(slept) = &call.slept {
+        sleep_tags(slept, tags);
+    }
     tags.maybe("blkkin.journal.transaction", call.sync_tid);
+}
+
+/// Tags of the places where a call slept: function, callers, time and number.
+const SLEEP_TAGS: [[&str; 4]; 4] = [
+    ["blkkin.sleep.0", "blkkin.sleep.0.callers", "blkkin.sleep.0.duration.ns", "blkkin.sleep.0.count"],
+    ["blkkin.sleep.1", "blkkin.sleep.1.callers", "blkkin.sleep.1.duration.ns", "blkkin.sleep.1.count"],
+    ["blkkin.sleep.2", "blkkin.sleep.2.callers", "blkkin.sleep.2.duration.ns", "blkkin.sleep.2.count"],
+    ["blkkin.sleep.3", "blkkin.sleep.3.callers", "blkkin.sleep.3.duration.ns", "blkkin.sleep.3.count"],
+];
+
+/// Adds the places where a call slept, the longest time first.
+fn sleep_tags(slept: &CallSleeps, tags: &mut Tags) {
+    for ([function, callers, duration, count], place) in SLEEP_TAGS.into_iter().zip(slept.by_time()) {
+        tags.owned(function, place.function());
+        if !place.callers().is_empty() {
+            tags.owned(callers, place.callers().join(" < "));
+        }
+        tags.number(duration, place.time.0);
+        tags.number(count, place.count);
+    }
+    if slept.others > 0 {
+        tags.number("blkkin.sleep.others.duration.ns", slept.others_time.0);
+        tags.number("blkkin.sleep.others.count", slept.others);
+    }
+    if slept.unended > 0 {
+        tags.number("blkkin.sleep.unended", slept.unended);
+    }
 }
 
 /// Adds the longest wait of the call, and the task that held the lock.

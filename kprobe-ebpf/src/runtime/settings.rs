@@ -20,6 +20,8 @@ const EMPTY: Settings = Settings {
     slower_than_ns: 0,
     bio_chain_endio: 0,
     btrfs_direct_end_io: 0,
+    scheduler_begin: 0,
+    scheduler_end: 0,
     trace_mode: 0,
     errors_only: 0,
     block_only: 0,

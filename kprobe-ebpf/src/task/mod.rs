@@ -9,7 +9,7 @@
 //! - `attributes`, `thread_context`: the OpenTelemetry context of a thread
 //! - `sampling`: which roots are left out
 //! - `page_writes`: how many write calls are open by file
-//! - `wait`: what the open system call waited for
+//! - `wait`, `sleep`: what the open system call waited for, and where in the kernel it slept
 //! - `open_syscall`, `page_fault`: the record of the system call or the page fault that is open in
 //!   a task
 //! - `fork`: inheritance across fork, exec and exit
@@ -33,6 +33,7 @@ pub mod open_syscall;
 pub mod page_fault;
 pub mod page_writes;
 pub mod sampling;
+pub mod sleep;
 pub mod storage;
 pub mod thread_context;
 pub mod wait;

@@ -3,6 +3,7 @@
 
 use super::attributes;
 use super::page_writes;
+use super::sleep;
 use super::storage::TaskState;
 use super::wait;
 use crate::runtime::deferred;
@@ -86,7 +87,7 @@ pub fn abandon(percpu: &mut PerCpuState, state: &mut TaskState) {
     state.span = 0;
 }
 
-/// Writes the record of a system call, with that of its waits before it; or stores both until its operation ends.
+/// Writes the record of a system call, with those of its waits and sleeps before it; or stores all until its operation ends.
 /// A record with a tail of any length has no room there: the operation is kept.
 #[inline(always)]
 pub fn write(percpu: &mut PerCpuState, state: &mut TaskState, now: u64, is_deferred: bool) {
@@ -100,8 +101,9 @@ pub fn write(percpu: &mut PerCpuState, state: &mut TaskState, now: u64, is_defer
         state.record.header.sampling = deferred::sampling_without_room(entry);
         operation = Some(entry);
     }
-    let stored = if stores { operation.as_deref_mut() } else { None };
-    wait::write(percpu, state, now, stored);
+    let mut stored = if stores { operation.as_deref_mut() } else { None };
+    wait::write(percpu, state, now, stored.as_deref_mut());
+    sleep::write(percpu, state, now, stored);
     let flags = state.record.header.flags;
     if flags & SYSCALL_PATH_TRUNCATED != 0 {
         percpu.count(SYSCALLS_TRUNCATED);

@@ -17,6 +17,7 @@ use blkkin_probe_abi::deferred::NO_RULES;
 use blkkin_probe_abi::fault::FaultRecord;
 use blkkin_probe_abi::record::{PATH_ARG_MAX, SyscallRecord};
 use blkkin_probe_abi::settings::SyscallShape;
+use blkkin_probe_abi::sleep::{PLACE_FUNCTIONS, SleepsRecord};
 use blkkin_probe_abi::wait::WaitsRecord;
 
 /// Bytes of a system call record's tail: two paths, each with one byte to detect truncation; then a
@@ -59,6 +60,19 @@ pub struct LogWait {
     pub sleeps: u32,
     /// 1: the call slept until a log record was written.
     pub waited: u32,
+}
+
+/// Sleep that has not been added to its system call.
+#[repr(C)]
+pub struct OpenSleep {
+    /// CLOCK_MONOTONIC at the begin; 0: none.
+    pub begin_ns: u64,
+    /// CLOCK_MONOTONIC when a CPU ran the task again; 0: it sleeps.
+    pub end_ns: u64,
+    /// `sched_info.run_delay` at the begin.
+    pub run_delay: u64,
+    /// Return addresses: see [`SleepPlace`](blkkin_probe_abi::sleep::SleepPlace).
+    pub functions: [u64; PLACE_FUNCTIONS],
 }
 
 /// State of a task. `flags` comes first: user space marks a task by writing it.
@@ -140,6 +154,10 @@ pub struct TaskState {
     pub log: LogWait,
     /// Waits of the open system call. Valid with SYSCALL_HAS_WAITS.
     pub waits: WaitsRecord,
+    /// The last sleep of the open system call.
+    pub sleep: OpenSleep,
+    /// Sleeps of the open system call. Valid with SYSCALL_HAS_SLEEPS.
+    pub slept: SleepsRecord,
     /// Context head at the entry of the open system call.
     pub head: ContextHead,
     /// Record of the open system call, filled at entry, written at return.

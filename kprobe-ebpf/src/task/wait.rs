@@ -254,8 +254,9 @@ fn read_holder(wait: &mut OpenWait, lock: u64, flags: u32) {
 /// Returns the task's run delay in ns and its voluntary context switches.
 #[inline(always)]
 unsafe fn counts(task: Pointer) -> (u64, u32) {
+    let run_delay = run_delay(task);
     // SAFETY: `task` is typed.
-    unsafe { (run_delay(task), DirectLoad::read::<u64>(task, offset!(task_nvcsw)) as u32) }
+    unsafe { (run_delay, DirectLoad::read::<u64>(task, offset!(task_nvcsw)) as u32) }
 }
 
 /// Returns the time in ns of a wait until `now`, without the time in which the task was runnable and not
@@ -272,7 +273,7 @@ unsafe fn since(task: Pointer, begin: u64, before: (u64, u32), now: u64) -> (u64
 /// Returns the time in ns for which the task was runnable but not running; 0 if the kernel does not
 /// count it.
 #[inline(always)]
-unsafe fn run_delay(task: Pointer) -> u64 {
+pub fn run_delay(task: Pointer) -> u64 {
     if offset!(task_run_delay) == ABSENT {
         return 0;
     }

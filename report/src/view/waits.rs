@@ -1,4 +1,5 @@
-//! Section: what calls waited for inside the kernel, and the holders of the locks.
+//! Section: what calls waited for inside the kernel, and the holders of the locks; and where in the kernel they slept,
+//! if the trace records it.
 
 use super::{note, program, time, title};
 use crate::collect::latency::Latency;
@@ -11,10 +12,18 @@ use crate::text::units::{self, NONE, count};
 
 /// Maximum number of rows.
 pub(crate) const WAITS_SHOWN: usize = 10;
+/// Maximum number of rows of functions.
+pub(crate) const SLEEPS_SHOWN: usize = 10;
 /// Meaning of a queue's row.
 const QUEUE: &str = "a queue: requests that waited in it while the device worked for the other one";
 
 pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
+    let mut lines = wait_lines(report, columns);
+    lines.extend(sleep_lines(report, columns));
+    lines
+}
+
+fn wait_lines(report: &Report, columns: usize) -> Vec<Line> {
     let waits = report.waits();
     let rows = waits.by_time(WAITS_SHOWN);
     if rows.is_empty() {
@@ -42,6 +51,50 @@ pub(super) fn lines(report: &Report, columns: usize) -> Vec<Line> {
     if hidden > 0 || waits.has_others() {
         let at_least = if waits.has_others() { "more than " } else { "" };
         lines.extend(note(&format!("and {at_least}{} more", count(hidden as u64)), columns));
+    }
+    lines
+}
+
+fn sleep_lines(report: &Report, columns: usize) -> Vec<Line> {
+    let rows = report.sleeps.by_time(SLEEPS_SHOWN);
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let mut table = Table::new(vec![
+        Column::name("program"),
+        Column::name("slept in"),
+        Column::name("called by").droppable(2),
+        Column::number("calls").droppable(1),
+        Column::number("sleeps"),
+        Column::number("total"),
+    ]);
+    for (key, sums) in &rows {
+        let cells = vec![
+            program(&key.program),
+            sanitize(&key.function),
+            key.caller.as_deref().map_or_else(|| NONE.to_owned(), sanitize),
+            count(sums.calls),
+            count(sums.sleeps),
+            units::duration(sums.time),
+        ];
+        table.push(Row::new(cells, Ink::Plain));
+    }
+    let mut lines = title("sleeps", "functions of the kernel in which calls slept", columns);
+    lines.extend(table.lines(columns));
+    let hidden = report.sleeps.count() - rows.len();
+    if hidden > 0 {
+        lines.extend(note(&format!("and {} more", count(hidden as u64)), columns));
+    }
+    let others = report.sleeps.others();
+    if others.sleeps > 0 {
+        let time = units::duration(others.time);
+        lines
+            .extend(note(&format!("and {} sleeps at further places, {time}", count(others.sleeps)), columns));
+    }
+    let unended = report.sleeps.unended();
+    if unended > 0 {
+        let note_of = format!("{} sleeps are without their time: their end was not observed", count(unended));
+        lines.extend(note(&note_of, columns));
     }
     lines
 }

@@ -9,6 +9,7 @@ use super::async_io;
 use super::bar::{Fill, Segment, Window};
 use super::block::{groups, requests};
 use super::row::{Row, RowGroup, mark_within};
+use super::sleeps;
 use super::waits;
 use crate::text::style::Ink;
 
@@ -39,6 +40,7 @@ pub fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<Row> {
         Row::new(1, label.to_owned(), time, segments).with_ink(ink)
     }));
     rows.extend(waits::rows(trace, breakdown));
+    rows.extend(sleeps::rows(trace));
     let mut children = groups(trace, trace, 1);
     children.extend(trace.waited_for.iter().map(|cause| commit(trace, cause)));
     // The sort is stable: equal start times stay in the order of the trace.

@@ -14,6 +14,7 @@ use blkkin_aggregator::trace::{
 use blkkin_report::collect::coverage::DiskCount;
 use blkkin_report::collect::daemon_spans::DaemonSpanInput;
 use blkkin_report::{Losses, Report, ReportConfig};
+use blkkin_wire::call_sleeps::{CallSleeps, SleepPlace};
 use blkkin_wire::call_waits::{CallWaits, LockHolder, LongestWait, WaitKind, WaitSum};
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SpanStatus};
@@ -313,7 +314,17 @@ pub fn waits() -> Vec<Trace> {
     let (file, dirty) = (WaitKind::FileLock, WaitKind::DirtyPages);
     let write = on(call(1, "pwrite64", [3, 0, 1 << 24, 0, 0, 0], 1 << 24, 1_000, 60_000_000), DATABASE);
     let sync = on(call(2, "fsync", [4, 0, 0, 0, 0, 0], 0, 90_000, 20_000_000), DATABASE);
-    vec![
+    let place = |functions: &[&str], us: u64, count| SleepPlace {
+        functions: functions.iter().map(|function| (*function).into()).collect(),
+        time: DurationNs(us * 1_000),
+        count,
+    };
+    let places = vec![
+        place(&["folio_wait_bit_common", "folio_wait_writeback", "__filemap_fdatawait_range"], 310, 3),
+        place(&["ext4_sync_file"], 19_000, 1),
+    ];
+    let slept = CallSleeps { places, others: 3, others_time: DurationNs(210_000), unended: 1 };
+    let mut traces = vec![
         waited(
             write,
             vec![sum(file, 7_000, 2), sum(WaitKind::MemoryMapLock, 40, 1), sum(dirty, 44_000, 4)],
@@ -324,7 +335,9 @@ pub fn waits() -> Vec<Trace> {
             vec![sum(file, 19_500, 3)],
             longest(file, 90_100, 19_000, holder("backup\x1b[31m", 977, 981)),
         ),
-    ]
+    ];
+    with_call(&mut traces[1], |call| call.slept = Some(Box::new(slept)));
+    traces
 }
 
 /// Returns every trace above, and enough of the common ones for quantiles.

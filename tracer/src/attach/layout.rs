@@ -10,7 +10,9 @@ use blkkin_probe_abi::layout::{ABSENT, Layout};
 
 use crate::attach::btf::Btf;
 use crate::attach::modules::{self, UnreadModules};
-use crate::attach::probes::{ASYNC_PROBES, AttachKind, FAULT_PROBES, Hook, Need, PROBES, Probe};
+use crate::attach::probes::{
+    ASYNC_PROBES, AttachKind, FAULT_PROBES, Hook, Need, PROBES, Probe, SLEEP_PROBES,
+};
 use crate::attach::req_op::{self, ReqOpTable};
 use crate::attach::stacked_layouts::{self, PointerPath};
 use crate::attach::tracepoint_equivalents::{self, Equivalent};
@@ -324,7 +326,7 @@ pub fn resolve() -> Result<KernelTypes, TracerError> {
     let (files, unread_modules) = modules::read();
     let modules: Vec<Btf<'_>> =
         files.iter().filter_map(|bytes| btf.parse_module(bytes, |name| wanted.contains(name))).collect();
-    let probes = PROBES.iter().chain(FAULT_PROBES).chain(ASYNC_PROBES);
+    let probes = PROBES.iter().chain(FAULT_PROBES).chain(ASYNC_PROBES).chain(SLEEP_PROBES);
     let names = probes.flat_map(Probe::hooks).map(|hook| hook.tracepoint);
     let tracepoints = names.filter(|name| btf.has(&format!("{TRACEPOINT}{name}"))).collect();
     let functions = tracepoint_equivalents::function_names().filter(|name| btf.has(name)).collect();

@@ -434,6 +434,17 @@ pub const DIRTY_PROBES: &[Probe] = &[probe(
     "pages that stores into mappings made dirty",
 )];
 
+/// Probes of the places where system calls sleep. Attached only on request.
+pub const SLEEP_PROBES: &[Probe] = &[probe(
+    "sleep",
+    "waits",
+    "sched_switch",
+    "sleep",
+    Need::Required,
+    &[],
+    "where in the kernel a system call slept",
+)];
+
 /// Probes of io_uring. Attached where io_uring_enter or io_submit is traced.
 pub const ASYNC_PROBES: &[Probe] = &[
     probe(

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-const SYMBOLS: &str = "/proc/kallsyms";
+pub(crate) const SYMBOLS: &str = "/proc/kallsyms";
 
 /// A kernel function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

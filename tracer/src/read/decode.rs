@@ -14,6 +14,7 @@ use blkkin_probe_abi::record::{
     TAG_BIO, TAG_BIO_PAGES, TAG_BIO_REQUEST, TAG_COMMIT, TAG_FILE, TAG_NBD_REPLY, TAG_NBD_REQUEST,
     TAG_NBD_RETRANSMIT, TAG_REQUEST, TAG_SYSCALL, TAG_TASK, TAG_USDT, TaskRecord,
 };
+use blkkin_probe_abi::sleep::{SleepsRecord, TAG_SLEEPS};
 use blkkin_probe_abi::usdt::{USDT_HAS_TEXT, USDT_TEXT_MAX, UsdtRecord};
 use blkkin_probe_abi::wait::{TAG_WAITS, WaitsRecord};
 use thiserror::Error;
@@ -51,6 +52,8 @@ pub enum Record<'a> {
     Fault(&'a FaultRecord),
     /// Pages that a store made dirty.
     Dirty(&'a DirtyRecord),
+    /// Sleeps of a system call.
+    Sleeps(&'a SleepsRecord),
     /// Waits of a system call.
     Waits(&'a WaitsRecord),
 }
@@ -125,6 +128,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, DecodeError> {
         TAG_NBD_RETRANSMIT => fixed(bytes, TAG_NBD_RETRANSMIT).map(Record::NbdRetransmit),
         TAG_FAULT => fixed(bytes, TAG_FAULT).map(Record::Fault),
         TAG_DIRTY => fixed(bytes, TAG_DIRTY).map(Record::Dirty),
+        TAG_SLEEPS => fixed(bytes, TAG_SLEEPS).map(Record::Sleeps),
         TAG_WAITS => fixed(bytes, TAG_WAITS).map(Record::Waits),
         tag => Err(DecodeError::UnknownTag { tag }),
     }

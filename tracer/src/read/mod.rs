@@ -2,6 +2,7 @@
 //!
 //! *In*: the per-CPU rings of the eBPF programs. *Out*: events in time order.
 
+pub(crate) mod kernel_functions;
 pub(crate) mod ring;
 pub mod rings;
 

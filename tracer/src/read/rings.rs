@@ -21,7 +21,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use blkkin_probe_abi::record::SYSCALL_HAS_WAITS;
+use blkkin_probe_abi::record::{SYSCALL_HAS_SLEEPS, SYSCALL_HAS_WAITS};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::DeviceId;
@@ -32,7 +32,7 @@ use crate::enrich::page_origins::PageOrigins;
 use crate::enrich::usdt::events::UsdtCollector;
 use crate::read::decode::{Record, decode};
 use crate::read::ring::Ring;
-use crate::read::translate::{self, waits::PendingWaits};
+use crate::read::translate::{self, sleeps::PendingSleeps, waits::PendingWaits};
 use crate::stats::device_bytes::DeviceByteCounters;
 use crate::stats::source_stats::DecodeStats;
 
@@ -54,6 +54,8 @@ pub struct RingReader {
     pub(crate) page_origins: PageOrigins,
     /// Waits whose call has not been read.
     pub(crate) waits: PendingWaits,
+    /// Sleeps whose call has not been read.
+    pub(crate) sleeps: PendingSleeps,
     /// Bytes of the bios that were read.
     pub(crate) device_bytes: DeviceByteCounters,
     /// State of USDT events, if they are traced.
@@ -77,6 +79,7 @@ impl RingReader {
             nbd: None,
             page_origins: PageOrigins::new(crate::clock::now()),
             waits: PendingWaits::default(),
+            sleeps: PendingSleeps::default(),
             device_bytes: DeviceByteCounters::default(),
             usdt: None,
             has_unwritten: false,
@@ -132,6 +135,7 @@ impl RingReader {
                     match record {
                         Some(Record::BioPages(record)) => return self.page_origins.on_record(record),
                         Some(Record::Waits(record)) => return self.waits.on_record(record),
+                        Some(Record::Sleeps(record)) => return self.sleeps.on_record(record),
                         _ => {}
                     }
                     if let (Some(usdt), Some(Record::UsdtEvent(record, text))) = (&mut self.usdt, record) {
@@ -159,9 +163,14 @@ impl RingReader {
                         self.recorded.count(bytes[0], out);
                         if let (Some(Record::Syscall(entry)), Some(LayerEvent::Syscall(call))) =
                             (record, out.last_mut())
-                            && entry.record.header.flags & SYSCALL_HAS_WAITS != 0
                         {
-                            self.waits.attach(call);
+                            let flags = entry.record.header.flags;
+                            if flags & SYSCALL_HAS_WAITS != 0 {
+                                self.waits.attach(call);
+                            }
+                            if flags & SYSCALL_HAS_SLEEPS != 0 {
+                                self.sleeps.attach(call);
+                            }
                         }
                         if let (Some(requests), Some(event)) = (&mut self.nbd, out.last()) {
                             requests.observe(event);
@@ -193,6 +202,7 @@ impl RingReader {
         if !self.has_unwritten && !self.rings.iter().any(Ring::is_blocked) {
             self.watermark = self.watermark.max(reached);
             self.waits.expire(self.watermark);
+            self.sleeps.expire(self.watermark);
         }
         more.then_some(self.watermark)
     }

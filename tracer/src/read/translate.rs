@@ -26,6 +26,7 @@ pub(crate) mod in_flight;
 pub(crate) mod nbd;
 mod page_fault;
 pub(crate) mod pages;
+pub(crate) mod sleeps;
 pub(crate) mod waits;
 
 /// Appends the event of a record. Returns false for a system call whose number is not in the table.
@@ -57,6 +58,7 @@ pub fn append(record: Record<'_>, operations: &ReqOpTable, events: &mut Vec<Laye
         | Record::NbdRetransmit(_)
         | Record::UsdtEvent(..)
         | Record::BioPages(_)
+        | Record::Sleeps(_)
         | Record::Waits(_) => return false,
     }
     true
@@ -132,6 +134,7 @@ fn syscall(call: SyscallId, made: decode::SyscallEntry<'_>) -> SyscallEvent {
         reads_page_cache: has(raw::SYSCALL_READS_PAGE_CACHE),
         // `waits` has them.
         waits: None,
+        slept: None,
         sampling: head_sampling(&record.header),
     }
 }

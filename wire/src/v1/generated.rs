@@ -315,6 +315,28 @@ pub struct SyscallEvents {
     pub waits: ::prost::alloc::vec::Vec<CallWaits>,
     #[prost(uint32, repeated, tag = "29")]
     pub sampling: ::prost::alloc::vec::Vec<u32>,
+    #[prost(message, repeated, tag = "30")]
+    pub slept: ::prost::alloc::vec::Vec<CallSleeps>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CallSleeps {
+    #[prost(message, repeated, tag = "1")]
+    pub places: ::prost::alloc::vec::Vec<SleepPlace>,
+    #[prost(uint32, tag = "2")]
+    pub others: u32,
+    #[prost(uint64, tag = "3")]
+    pub others_time: u64,
+    #[prost(uint32, tag = "4")]
+    pub unended: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SleepPlace {
+    #[prost(string, repeated, tag = "1")]
+    pub functions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "2")]
+    pub time: u64,
+    #[prost(uint32, tag = "3")]
+    pub count: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CallWaits {

@@ -37,6 +37,7 @@
 
 mod async_io;
 mod block;
+mod call_sleeps;
 mod call_waits;
 mod column;
 mod columns;

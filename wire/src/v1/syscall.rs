@@ -1,6 +1,7 @@
 //! Columns of system calls.
 
 use super::Malformed;
+use super::call_sleeps;
 use super::call_waits;
 use super::columns::columns;
 use super::decode_tables::DecodeTables;
@@ -26,6 +27,7 @@ const WRITES_PAGE_CACHE: u32 = 1 << 15;
 const WAITS: u32 = 1 << 16;
 const READS_PAGE_CACHE: u32 = 1 << 17;
 const SAMPLING: u32 = 1 << 18;
+const SLEPT: u32 = 1 << 19;
 
 /// Flags of one of a call's files.
 #[derive(Clone, Copy)]
@@ -103,6 +105,10 @@ impl SyscallWriter {
             columns.waits.push(call_waits::write(waits, call.enter));
             flags |= WAITS;
         }
+        if let Some(slept) = &call.slept {
+            columns.slept.push(call_sleeps::write(slept));
+            flags |= SLEPT;
+        }
         if call.sampling != HeadSampling::ALL {
             columns.sampling.push(call.sampling.code().into());
             flags |= SAMPLING;
@@ -141,7 +147,7 @@ columns! {
         other_file: u32, other_fd: i32, other_position: i64, other_moved: i64, paths: String, bios: u32, sleeps: u32,
         cpu_wait: u64, sync_tid: u32, argument0: u64, argument1: u64, argument2: u64, argument3: u64, argument4: u64,
         argument5: u64, context: u32, attributes: u32, waits: message::CallWaits,
-        sampling: u32,
+        sampling: u32, slept: message::CallSleeps,
     } ids { span }
 }
 
@@ -205,6 +211,7 @@ impl SyscallReader<'_> {
             Some(waits) => call_waits::read(waits, enter).map(Box::new),
             None => None,
         };
+        let slept = self.slept.next_if(has(SLEPT))?.map(|slept| Box::new(call_sleeps::read(slept)));
         let sampling = match self.sampling.next_if(has(SAMPLING))? {
             Some(code) => head_sampling(*code).ok_or_else(|| self.sampling.refuse((*code).into()))?,
             None => HeadSampling::ALL,
@@ -247,6 +254,7 @@ impl SyscallReader<'_> {
             writes_page_cache: has(WRITES_PAGE_CACHE),
             reads_page_cache: has(READS_PAGE_CACHE),
             waits,
+            slept,
             sampling,
         }))
     }

@@ -137,6 +137,7 @@ pub(super) const FURTHER: &[Suite] = &[
     suite("loop_files", "", Disk::Loop),
     suite("page_cache", "", Disk::Loop),
     suite("xfs_log", "", Disk::Loop),
+    suite("sleeps", "", Disk::Loop),
     suite("nbd_connections", "", Disk::Loop),
     suite("kernels", "tracepoints", Disk::Null),
     suite("device", "", Disk::Null),

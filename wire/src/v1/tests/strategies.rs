@@ -1,6 +1,7 @@
 //! Random batches with all kinds of events.
 
 use super::*;
+use crate::call_sleeps::{CallSleeps, SleepPlace};
 use crate::call_waits::{CallWaits, LockHolder, LogWrite, LongestWait, WaitKind, WaitSum};
 use crate::head_sampling::HeadSampling;
 
@@ -78,6 +79,19 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn place()(functions in vec(text(), 0..4), time: u64, count: u32) -> SleepPlace {
+        let functions = functions.into_iter().map(Into::into).collect();
+        SleepPlace { functions, time: DurationNs(time), count }
+    }
+}
+
+prop_compose! {
+    fn slept()(places in vec(place(), 0..5), others: u32, others_time: u64, unended: u32) -> CallSleeps {
+        CallSleeps { places, others, others_time: DurationNs(others_time), unended }
+    }
+}
+
 fn sampling() -> impl Strategy<Value = HeadSampling> {
     (0..=HeadSampling::MIN_RATIO.log2()).prop_map(|log2| HeadSampling::from_log2(log2).unwrap())
 }
@@ -89,7 +103,7 @@ prop_compose! {
         paths in [option::of(text()), option::of(text())], paths_captured in captured(), bios: u32, sleeps: u32,
         cpu_wait in option::of(0..u64::MAX), sync_tid: Option<u32>,
         context in option::of(context()), attributes in option::of(attributes()), writes_page_cache: bool, reads_page_cache: bool,
-        waits in option::of(waits()), sampling in sampling()
+        waits in option::of(waits()), slept in option::of(slept()), sampling in sampling()
     ) -> SyscallEvent {
         let call = SyscallId::from_index(index as u8).unwrap();
         let mut args = [0; 6];
@@ -99,7 +113,7 @@ prop_compose! {
             span, task, call, args, enter, exit, outcome: ret.map_or(SyscallOutcome::NoExit, SyscallOutcome::Returned), file,
             second_file: second.map(Box::new), paths, paths_captured, bios, sleeps, cpu_wait: cpu_wait.map(DurationNs).into(), sync_tid,
             context: context.map(Box::new),
-            attributes: attributes.map(Arc::new), writes_page_cache, reads_page_cache, waits: waits.map(Box::new), sampling,
+            attributes: attributes.map(Arc::new), writes_page_cache, reads_page_cache, waits: waits.map(Box::new), slept: slept.map(Box::new), sampling,
         }
     }
 }

@@ -1,0 +1,162 @@
+//! Places where a system call sleeps. Loaded only on request: the program runs at every context switch.
+//!
+//! *In*: sched_switch, which the kernel passes with the task that leaves the CPU and the one that gets it. *Out*: the
+//! sleeps of the open system call by place, as one record before the call's own. A place is the innermost
+//! functions outside the scheduler's text (`__sched`), as in `/proc/PID/wchan`.
+//!
+//! *Invariant*: each voluntary context switch of the call is counted once, so their number is that of `nvcsw`. A sleep counts
+//! only if the same system call was open at its begin and at its end. Time in which the task was runnable
+//! and no CPU ran it is not part of a sleep; the call counts it itself.
+//!
+//! *The end.* The kernel adds the wait for a CPU to `run_delay` after this hook. So a sleep is added to the call
+//! at the task's next switch, or at the call's return.
+//!
+//! *A missing end.* Some hosted kernels do not pass each switch to their guests' programs (1 in 14,000 on one). The sleep is
+//! counted then, and its time is not known.
+//!
+//! *Rejected*: a map of stacks (`bpf_get_stackid`), in which two stacks may have one bucket: the second has no name
+//! then, or the first a wrong one.
+
+use super::storage::{TaskState, current, state};
+use super::wait::run_delay;
+use crate::runtime::deferred;
+use crate::runtime::percpu::PerCpuState;
+use crate::runtime::read::Pointer;
+use crate::runtime::ring;
+use crate::runtime::settings::setting;
+use aya_ebpf::helpers::generated::{bpf_get_stack, bpf_ktime_get_ns};
+use blkkin_probe_abi::counters::{WAITS_DROPPED, WAITS_FIRED};
+use blkkin_probe_abi::deferred::DeferredOperation;
+use blkkin_probe_abi::record::{Header, SYSCALL_HAS_SLEEPS};
+use blkkin_probe_abi::sleep::*;
+use core::ffi::c_void;
+
+/// Frames that are read: the program's own and its caller's, those of the scheduler, and the place.
+const FRAMES: usize = 16;
+
+/// Handles sched_switch(preempt, prev, next, prev_state).
+#[inline(always)]
+pub fn switch(context: *mut c_void, preempted: bool, from: Pointer, to: Pointer, state_of_from: u32) {
+    if let Some(state) = state(from)
+        && state.in_syscall()
+        && !state.is_excluded()
+    {
+        settle(from, state);
+        if !preempted && state_of_from != 0 {
+            begin(context, from, state);
+        }
+    }
+    if let Some(state) = state(to)
+        && state.sleep.begin_ns != 0
+    {
+        // SAFETY: the clock has no preconditions.
+        state.sleep.end_ns = unsafe { bpf_ktime_get_ns() };
+    }
+}
+
+#[inline(always)]
+fn begin(context: *mut c_void, task: Pointer, state: &mut TaskState) {
+    let mut frames = [0u64; FRAMES];
+    // SAFETY: the helper writes no more than the buffer has; the clock has no preconditions.
+    unsafe {
+        bpf_get_stack(context, (&raw mut frames).cast(), size_of_val(&frames) as u32, 0);
+        state.sleep.begin_ns = bpf_ktime_get_ns();
+    }
+    state.sleep.end_ns = 0;
+    state.sleep.run_delay = run_delay(task);
+    state.sleep.functions = place(&frames);
+}
+
+/// Returns the innermost functions outside the scheduler.
+#[inline(always)]
+fn place(frames: &[u64; FRAMES]) -> [u64; PLACE_FUNCTIONS] {
+    let (begin, end) = (setting!(scheduler_begin), setting!(scheduler_end));
+    let mut place = [0; PLACE_FUNCTIONS];
+    let (mut at, mut found, mut in_scheduler) = (0, 0, false);
+    while at < FRAMES {
+        let address = frames[at];
+        if address >= begin && address < end {
+            in_scheduler = true;
+        } else if in_scheduler {
+            match found {
+                0 => place[0] = address,
+                1 => place[1] = address,
+                2 => place[2] = address,
+                _ => {}
+            }
+            found += 1;
+        }
+        at += 1;
+    }
+    place
+}
+
+/// Adds the last sleep to the open system call, if it was part of it.
+#[inline(always)]
+fn settle(task: Pointer, state: &mut TaskState) {
+    let (begin, end) = (state.sleep.begin_ns, state.sleep.end_ns);
+    if begin == 0 {
+        return;
+    }
+    state.sleep.begin_ns = 0;
+    if begin < state.record.enter_ns {
+        return;
+    }
+    let (mut time, mut unended) = (0, 1);
+    if end != 0 {
+        let (delay, elapsed) = (run_delay(task).wrapping_sub(state.sleep.run_delay), end - begin);
+        time = if delay < elapsed { elapsed - delay } else { 0 };
+        unended = 0;
+    }
+    add(state, time);
+    state.slept.unended += unended;
+}
+
+#[inline(always)]
+fn add(state: &mut TaskState, time: u64) {
+    let slept = &mut state.slept;
+    if state.record.header.flags & SYSCALL_HAS_SLEEPS == 0 {
+        state.record.header.flags |= SYSCALL_HAS_SLEEPS;
+        slept.places =
+            [SleepPlace { functions: [0; PLACE_FUNCTIONS], time_ns: 0, count: 0, reserved: 0 }; PLACES];
+        (slept.others_ns, slept.others, slept.unended) = (0, 0, 0);
+    }
+    let functions = state.sleep.functions;
+    let mut at = 0;
+    while at < PLACES {
+        let place = &mut slept.places[at];
+        let same = (place.functions[0] ^ functions[0])
+            | (place.functions[1] ^ functions[1])
+            | (place.functions[2] ^ functions[2]);
+        if place.count == 0 || same == 0 {
+            place.functions = functions;
+            place.time_ns += time;
+            place.count += 1;
+            return;
+        }
+        at += 1;
+    }
+    slept.others_ns += time;
+    slept.others += 1;
+}
+
+/// Writes the record of the call's sleeps, if it slept, or stores it in the call's operation.
+#[inline(always)]
+pub fn write(
+    percpu: &mut PerCpuState,
+    state: &mut TaskState,
+    now: u64,
+    operation: Option<&mut DeferredOperation>,
+) {
+    settle(current(), state);
+    if state.record.header.flags & SYSCALL_HAS_SLEEPS == 0 {
+        return;
+    }
+    let len = size_of::<SleepsRecord>() as u32;
+    state.slept.header = Header { tag: TAG_SLEEPS, sampling: 0, flags: 0, len, time_ns: now };
+    state.slept.span = state.span;
+    if let Some(operation) = operation {
+        return deferred::put(percpu, operation, TAG_SLEEPS, &state.slept);
+    }
+    ring::put_counted(percpu, WAITS_FIRED, WAITS_DROPPED, &state.slept);
+}
