@@ -38,7 +38,7 @@ fn config(log2: u8, keep: Vec<KeepRule>) -> TracerConfig {
     TracerConfig { head_sampling: HeadSampling::from_log2(log2), keep, ..TracerConfig::default() }
 }
 
-fn slower(operations: KeptOperations, ns: u64) -> KeepRule {
+pub(crate) fn slower(operations: KeptOperations, ns: u64) -> KeepRule {
     KeepRule::SlowerThan(operations, DurationNs(ns))
 }
 

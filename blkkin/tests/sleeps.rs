@@ -10,10 +10,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use blkkin_tracer::error::TracerError;
+use blkkin_tracer::keep::KeptOperations;
 use blkkin_tracer::{AttachKind, Tracer, TracerConfig};
 use blkkin_wire::call_sleeps::UNKNOWN_FUNCTION;
+use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::ids::Pid;
 
+use crate::keep;
 use crate::support::disk::Disk;
 use crate::support::gated_process::GatedProcess;
 use crate::support::live::eventually;
@@ -164,6 +167,25 @@ fn sleeping_function(pid: Pid) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.0)).ok()?;
     let is_asleep = stat.rsplit_once(") ")?.1.starts_with('S');
     (is_asleep && channel != "0").then(|| channel.split('.').next().unwrap_or_default().to_owned())
+}
+
+/// The record of the sleeps waits with the others until the operation ends.
+#[test]
+fn a_call_that_is_kept_at_its_end_has_its_sleeps() {
+    needs!();
+    let config = TracerConfig {
+        keep: vec![keep::slower(KeptOperations::Reads, SLEEP.as_nanos() as u64 / 2)],
+        head_sampling: Some(HeadSampling::from_log2(HeadSampling::MIN_RATIO.log2()).unwrap()),
+        ..config()
+    };
+    let (recording, _) = reads_of_a_pipe(&config);
+    assert_sleeps(&recording);
+    let reads = recording.calls_named("read");
+    assert_eq!(reads.len(), BYTES);
+    assert!(
+        reads.iter().all(|read| read.slept.is_some() && read.sampling != HeadSampling::ALL),
+        "{reads:#?}"
+    );
 }
 
 #[test]
