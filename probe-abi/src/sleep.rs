@@ -35,7 +35,7 @@ pub struct SleepsRecord {
     pub header: Header,
     /// Span of the system call.
     pub span: u64,
-    /// Places in the order of the first sleep there; none with a count of 0 precedes another.
+    /// Places. Those with a count of 0 are the last.
     pub places: [SleepPlace; PLACES],
     /// Time in ns at further places.
     pub others_ns: u64,

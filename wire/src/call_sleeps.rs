@@ -46,7 +46,7 @@ impl SleepPlace {
 /// Sleeps of a system call: its voluntary context switches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallSleeps {
-    /// Up to four places, in the order of the first sleep there.
+    /// Up to four places.
     pub places: Vec<SleepPlace>,
     /// Sleeps at further places.
     pub others: u32,

@@ -8,7 +8,7 @@ use crate::report::Report;
 use crate::text::line::{Line, sanitize};
 use crate::text::style::Ink;
 use crate::text::table::{Column, Row, Table};
-use crate::text::units::{self, NONE, count};
+use crate::text::units::{self, NONE, count, counted};
 
 /// Maximum number of rows.
 pub(crate) const WAITS_SHOWN: usize = 10;
@@ -88,12 +88,14 @@ fn sleep_lines(report: &Report, columns: usize) -> Vec<Line> {
     let others = report.sleeps.others();
     if others.sleeps > 0 {
         let time = units::duration(others.time);
-        lines
-            .extend(note(&format!("and {} sleeps at further places, {time}", count(others.sleeps)), columns));
+        lines.extend(note(
+            &format!("and {} at further places, {time}", counted(others.sleeps, "sleep")),
+            columns,
+        ));
     }
     let unended = report.sleeps.unended();
     if unended > 0 {
-        let note_of = format!("{} sleeps are without their time: their end was not observed", count(unended));
+        let note_of = format!("{} without a time: the end was not observed", counted(unended, "sleep"));
         lines.extend(note(&note_of, columns));
     }
     lines

@@ -19,7 +19,7 @@ pub(super) fn rows(trace: &Trace) -> Vec<Row> {
     let unended = (slept.unended > 0).then(|| {
         Row::note(
             2,
-            format!("{} × without its time: the end was not observed", units::count(slept.unended.into())),
+            format!("{} × without a time: the end was not observed", units::count(slept.unended.into())),
         )
     });
     let total = Row::new(1, "asleep".to_owned(), slept.time(), Vec::new());
