@@ -48,9 +48,8 @@ fn assert_sleeps(recording: &Recording) -> (u64, u64) {
         others += u64::from(slept.others);
         unended += u64::from(slept.unended);
         assert!(slept.count() <= u64::from(call.sleeps), "{call:#?}");
-        // The kernel measures the wait for a CPU by another clock.
         let known = slept.time().0 + call.cpu_wait.get().map_or(0, |wait| wait.0);
-        let tolerance = if is_guest() { 200_000 } else { 20_000 } * slept.count();
+        let tolerance = clock_ns() * slept.count();
         assert!(known <= call.exit.since(call.enter).0 + tolerance, "{call:#?}");
         for place in &slept.places {
             assert!(!place.functions.is_empty(), "{call:#?}");
@@ -116,6 +115,12 @@ fn each_voluntary_context_switch_of_a_call_is_at_a_named_place() {
     assert!(reads.iter().any(|call| call.slept.is_some()));
 }
 
+/// Returns by how many ns two clocks of the kernel may differ: it measures the wait for a CPU by the scheduler's clock,
+/// which has the timer's resolution, 1 to 4 ms, where it cannot trust the CPU's counter, as in an emulated guest.
+fn clock_ns() -> u64 {
+    if is_guest() { 5_000_000 } else { 20_000 }
+}
+
 /// Records a process that reads a pipe, byte by byte, and waits for each. Returns the functions in which the kernel had
 /// the task meanwhile.
 fn reads_of_a_pipe(config: &TracerConfig) -> (Recording, Vec<String>) {
@@ -156,7 +161,7 @@ fn a_sleep_is_where_the_kernel_has_the_task_and_takes_its_time() {
         let slept = read.slept.as_deref().unwrap();
         assert_eq!(slept.places.len(), 1, "{slept:?}");
         assert_eq!(&*slept.places[0].functions[0], function, "{slept:?}");
-        assert!(slept.time().0 >= SLEEP.as_nanos() as u64, "{slept:?}");
+        assert!(slept.time().0 + clock_ns() >= SLEEP.as_nanos() as u64, "{slept:?}");
     }
     println!("{:?}", reads[0].slept);
 }

@@ -258,7 +258,7 @@ hook!("contention_end", lock_end_btf, lock_end_raw, |c, Read| {
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "tp_btf/sched_switch")]
 pub extern "C" fn sleep_btf(c: *mut c_void) -> i32 {
-    sleep::switch(c, word(c, 0) as u8 != 0, arg(c, 1), arg(c, 2), word(c, 3) as u32);
+    timed!(Program::Sleep, sleep::switch(c, word(c, 0) as u8 != 0, arg(c, 1), arg(c, 2), word(c, 3) as u32));
     0
 }
 hook!("balance_dirty_pages", dirty_pause_btf, dirty_pause_raw, |c, Read| {

@@ -344,6 +344,8 @@ pub enum Program {
     FaultEnd = 25,
     /// writeback_dirty_folio
     Dirty = 26,
+    /// sched_switch
+    Sleep = 27,
     /// writeback_start and writeback_written
     Writeback = 28,
 }
@@ -368,7 +370,7 @@ impl Program {
     }
 }
 
-/// Number of program slots. Slot 27 is free.
+/// Number of program slots.
 pub const PROGRAMS: usize = 29;
 
 #[cfg(test)]
