@@ -54,7 +54,7 @@ pub struct RingReader {
     pub(crate) page_origins: PageOrigins,
     /// Waits whose call has not been read.
     pub(crate) waits: PendingWaits,
-    /// Sleeps whose call has not been read.
+    /// Sleeps of calls that have not been read.
     pub(crate) sleeps: PendingSleeps,
     /// Bytes of the bios that were read.
     pub(crate) device_bytes: DeviceByteCounters,

@@ -2,7 +2,7 @@
 //!
 //! *In*: the records of sleeps, and the calls' records that follow them in the same ring. *Out*: the call's sleeps with the
 //! names of the kernel's functions. *Invariant*: sleeps go to the call with their span or to none; those
-//! whose call was dropped are forgotten with the next poll.
+//! of dropped calls are forgotten with the next poll.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use blkkin_wire::ids::SpanId;
 
 use crate::read::kernel_functions::KernelFunctions;
 
-/// Sleeps whose call has not been read.
+/// Sleeps of calls that have not been read.
 #[derive(Default)]
 pub(crate) struct PendingSleeps {
     by_call: HashMap<SpanId, (MonotonicNs, CallSleeps)>,
@@ -76,7 +76,7 @@ impl PendingSleeps {
         stats.waits.recorded += self.recorded;
     }
 
-    /// Forgets sleeps whose call returned before `watermark`: its record has been dropped.
+    /// Forgets sleeps of calls that returned before `watermark`: their records have been dropped.
     pub(crate) fn expire(&mut self, watermark: MonotonicNs) {
         if !self.by_call.is_empty() {
             self.by_call.retain(|_, (returned, _)| *returned >= watermark);
