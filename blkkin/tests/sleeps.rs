@@ -57,7 +57,7 @@ fn assert_sleeps(recording: &Recording) -> (u64, u64) {
         }
     }
     println!("{all} sleeps of {counted}, {others} at further places, {unended} without an end");
-    // Hosted kernels do not pass each switch to a program.
+    // The program does not see each switch on one machine.
     let missing = counted - all + unended;
     assert!(missing * 500 <= counted.max(500), "{missing} of {counted}");
     (all, others)
@@ -174,7 +174,7 @@ fn sleeping_function(pid: Pid) -> Option<String> {
     (is_asleep && channel != "0").then(|| channel.split('.').next().unwrap_or_default().to_owned())
 }
 
-/// The record of the sleeps waits with the others until the operation ends.
+/// A rule decides at the end of the call, which has no I/O, so its records need not wait for another part.
 #[test]
 fn a_call_that_is_kept_at_its_end_has_its_sleeps() {
     needs!();

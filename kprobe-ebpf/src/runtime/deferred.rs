@@ -448,11 +448,11 @@ pub fn sampling_without_room(entry: &DeferredOperation) -> u8 {
     sampling_of(combined(current_verdict(entry), VERDICT_LARGE))
 }
 
-/// Returns whether there is room for the record of a call and that of its waits.
+/// Returns whether there is room for the record of a call, and those of its waits and sleeps.
 #[inline(always)]
 pub fn has_room(entry: &DeferredOperation) -> bool {
     // SAFETY: a word of the table.
-    unsafe { core::ptr::read_volatile(&raw const entry.records) + 2 <= DEFERRED_RECORDS as u64 }
+    unsafe { core::ptr::read_volatile(&raw const entry.records) + 3 <= DEFERRED_RECORDS as u64 }
 }
 
 /// Ends a part of the operation `root` with its record, which is stored, or written to the ring if there is no

@@ -4,7 +4,8 @@
 //! sleeps of the open system call by place, as one record before the call's own. A place is the innermost
 //! functions outside the scheduler's text (`__sched`), as in `/proc/PID/wchan`.
 //!
-//! *Invariant*: each voluntary context switch of the call is counted once, so their number is that of `nvcsw`. A sleep counts
+//! *Invariant*: each voluntary context switch of the call is counted once, so their number is that of `nvcsw`, without the
+//! switches of which the kernel reports that the task stays runnable, because a signal is pending. A sleep counts
 //! only if the same system call was open at its begin and at its end. Time in which the task was runnable
 //! and no CPU ran it is not part of a sleep; the call counts it itself.
 //!
@@ -14,8 +15,8 @@
 //! *The end.* The kernel adds the wait for a CPU to `run_delay` after this hook. So a sleep is added to the call
 //! at the task's next switch, or at the call's return.
 //!
-//! *A missing end.* Some hosted kernels do not pass each switch to their guests' programs (1 in 14,000 on one). The sleep is
-//! counted then, and its time is not known.
+//! *A missing end.* On one machine the program did not see 1 in some 10,000 switches; the cause is unknown. The sleep
+//! is counted then, and its time is not known.
 //!
 //! *Rejected*: a map of stacks (`bpf_get_stackid`), in which two stacks may have one bucket: the second has no name
 //! then, or the first a wrong one.
