@@ -153,7 +153,7 @@ pub fn reconcile(
         faults_filtered: kernel[slot::FAULTS_FILTERED],
         waits: RecordStats {
             fired: kernel[slot::WAITS_FIRED],
-            // `PendingWaits` sets it.
+            // `PendingWaits` and `PendingSleeps` add to it.
             recorded: 0,
             dropped: kernel[slot::WAITS_DROPPED],
         },

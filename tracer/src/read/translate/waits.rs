@@ -45,7 +45,7 @@ impl PendingWaits {
 
     /// Adds the counters of these records.
     pub(crate) fn fill(&self, stats: &mut SourceStats) {
-        stats.waits.recorded = self.recorded;
+        stats.waits.recorded += self.recorded;
         stats.malformed += self.malformed;
     }
 
