@@ -92,10 +92,9 @@ fn the_report_shows_what_was_dropped() {
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
     let losses = &report["losses"];
     let number = |name: &str| losses[name].as_u64().unwrap();
-    let dropped: u64 = ["calls", "bios", "requests", "commits", "names", "faults", "page_origins", "waits"]
-        .iter()
-        .map(|kind| number(&format!("{kind}_dropped")))
-        .sum();
+    let kinds =
+        ["calls", "bios", "requests", "commits", "names", "faults", "page_origins", "waits", "sleeps"];
+    let dropped: u64 = kinds.iter().map(|kind| number(&format!("{kind}_dropped"))).sum();
     assert!(number("calls_dropped") > 0 && number("requests_dropped") > 0, "{losses:#}");
     assert_eq!(number("fired"), number("recorded") + dropped, "{losses:#}");
     assert_eq!(losses["balances"], true, "{losses:#}");

@@ -16,6 +16,9 @@ use blkkin_wire::call_sleeps::UNKNOWN_FUNCTION;
 use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::ids::Pid;
 
+use serde_json::Value;
+
+use crate::common;
 use crate::keep;
 use crate::support::disk::Disk;
 use crate::support::gated_process::GatedProcess;
@@ -63,11 +66,8 @@ fn assert_sleeps(recording: &Recording) -> (u64, u64) {
     (all, others)
 }
 
-/// *Input*: direct and buffered reads and writes, and fsync, on ext4, of two processes that use one file.
-#[test]
-fn each_voluntary_context_switch_of_a_call_is_at_a_named_place() {
-    needs!();
-    let disk = or_skip!(Disk::ext4(1 << 28));
+/// Records direct and buffered reads and writes, and fsync, on ext4, of two processes that use one file.
+fn users_of_one_file(disk: &Disk, config: &TracerConfig) -> Recording {
     let path = disk.mount_point().join("shared");
     fs::write(&path, vec![b'.'; 8 << 20]).unwrap();
     let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path).unwrap();
@@ -92,11 +92,22 @@ fn each_voluntary_context_switch_of_a_call_is_at_a_named_place() {
         })
     };
     let mut processes = [process(), process()];
-    let recorder = Recorder::start(&config(), &processes.each_ref().map(GatedProcess::pid));
+    let recorder = Recorder::start(config, &processes.each_ref().map(GatedProcess::pid));
     processes.iter_mut().for_each(GatedProcess::release);
     assert!(processes.iter_mut().all(|process| process.run_to_exit() == 0));
     let recording = recorder.finish();
     recording.assert_balanced();
+    let stats = &recording.stats;
+    let slept = recording.calls().filter(|call| call.slept.is_some()).count() as u64;
+    assert_eq!((stats.sleeps.fired, stats.sleeps.recorded, stats.sleeps.dropped), (slept, slept, 0));
+    recording
+}
+
+#[test]
+fn each_voluntary_context_switch_of_a_call_is_at_a_named_place() {
+    needs!();
+    let disk = or_skip!(Disk::ext4(1 << 28));
+    let recording = users_of_one_file(&disk, &config());
     recording.assert_calls_complete();
     let (sleeps, others) = assert_sleeps(&recording);
     let mut functions: Vec<String> = Vec::new();
@@ -191,6 +202,40 @@ fn a_call_that_is_kept_at_its_end_has_its_sleeps() {
         reads.iter().all(|read| read.slept.is_some() && read.sampling != HeadSampling::ALL),
         "{reads:#?}"
     );
+}
+
+/// The records of these calls wait in the operation until its last request is complete, with those of its waits.
+#[test]
+fn an_operation_that_is_kept_at_its_end_has_the_sleeps_of_its_call() {
+    needs!();
+    let disk = or_skip!(Disk::ext4(1 << 28));
+    let each = |operations| keep::slower(operations, 1);
+    let config = TracerConfig {
+        keep: [KeptOperations::Reads, KeptOperations::Writes, KeptOperations::Syncs].map(each).to_vec(),
+        head_sampling: Some(HeadSampling::from_log2(HeadSampling::MIN_RATIO.log2()).unwrap()),
+        ..config()
+    };
+    let recording = users_of_one_file(&disk, &config);
+    let (sleeps, _) = assert_sleeps(&recording);
+    assert!(sleeps > 100, "{sleeps}");
+    let names = ["pread64", "pwrite64", "fsync"];
+    assert_eq!(names.map(|name| recording.calls_named(name).len()), [200, 200, 20]);
+    assert!(recording.calls().all(|call| call.sampling != HeadSampling::ALL));
+    let calls = || recording.calls().filter(|call| call.bios > 0 && call.slept.is_some());
+    let with_waits = calls().filter(|call| call.waits.is_some()).count();
+    println!("{} calls with bios and sleeps, {with_waits} of them with waits", calls().count());
+    assert!(calls().count() > 50);
+}
+
+#[test]
+fn doctor_tries_the_program() {
+    needs!();
+    let report: Value = serde_json::from_str(&common::run(&["doctor", "--json"]).stdout).unwrap();
+    let probes = report["sleep_probes"].as_array().unwrap();
+    let found = probes.iter().map(|probe| [&probe["name"], &probe["verdict"], &probe["attach"]]);
+    assert_eq!(found.collect::<Vec<_>>(), [["sleep", "works", "tp_btf"]]);
+    let table = common::run(&["doctor"]).stdout;
+    assert!(table.contains("Probe for --sleeps only"), "{table}");
 }
 
 #[test]

@@ -119,13 +119,17 @@ pub const ASYNC_FILTERED: usize = ASYNC_DROPPED + 1;
 /// Submissions not traced because their set of the table was full. Their bios belong to the system
 /// call.
 pub const ASYNC_UNTRACKED: usize = ASYNC_FILTERED + 1;
-/// Records of a system call's waits due, and of its sleeps.
+/// Records of a system call's waits due.
 pub const WAITS_FIRED: usize = ASYNC_UNTRACKED + 1;
-/// Records of a system call's waits and sleeps for which the ring had no room.
+/// Records of a system call's waits for which the ring had no room.
 pub const WAITS_DROPPED: usize = WAITS_FIRED + 1;
+/// Records of a system call's sleeps due.
+pub const SLEEPS_FIRED: usize = WAITS_DROPPED + 1;
+/// Records of a system call's sleeps for which the ring had no room.
+pub const SLEEPS_DROPPED: usize = SLEEPS_FIRED + 1;
 
 /// Files whose name another file displaced. Each is emitted again at its next use.
-pub const NAMES_DISPLACED: usize = WAITS_DROPPED + 1;
+pub const NAMES_DISPLACED: usize = SLEEPS_DROPPED + 1;
 
 /// System calls and submissions of asynchronous I/O that head sampling left out, at their begin or, if they
 /// were deferred, at their end.

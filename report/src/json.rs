@@ -368,6 +368,7 @@ fn losses(losses: &Losses) -> Value {
         "names_dropped": losses.names_dropped,
         "faults_dropped": losses.faults_dropped,
         "waits_dropped": losses.waits_dropped,
+        "sleeps_dropped": losses.sleeps_dropped,
         "page_origins_dropped": losses.page_origins_dropped,
         "dirty_writes_evicted": losses.dirty_writes_evicted,
         "ends_missed": losses.ends_missed,

@@ -27,6 +27,8 @@ pub struct Losses {
     pub faults_dropped: u64,
     /// Records of what calls waited for, dropped because a ring was full.
     pub waits_dropped: u64,
+    /// Records of where calls slept, dropped because a ring was full.
+    pub sleeps_dropped: u64,
     /// Bios and requests whose end no program observed.
     pub ends_missed: u64,
     /// Bios and requests for which an eBPF table was full.
@@ -116,9 +118,7 @@ pub struct ContextStats {
 
 impl From<&SourceStats> for Losses {
     fn from(stats: &SourceStats) -> Self {
-        let SourceStats { calls, bios, requests, commits, names, page_origins, faults, waits, .. } = stats;
-        let kinds = [calls, bios, requests, commits, names, page_origins, faults, waits];
-        let sum = |of: fn(&RecordStats) -> u64| kinds.into_iter().map(of).sum();
+        let sum = |of: fn(&RecordStats) -> u64| stats.kinds().iter().map(|(_, records)| of(records)).sum();
         Losses {
             fired: sum(|records| records.fired),
             recorded: sum(|records| records.recorded),
@@ -131,6 +131,7 @@ impl From<&SourceStats> for Losses {
             dirty_writes_evicted: stats.dirty_writes_evicted,
             faults_dropped: stats.faults.dropped,
             waits_dropped: stats.waits.dropped,
+            sleeps_dropped: stats.sleeps.dropped,
             ends_missed: stats.ends_missed,
             untracked: stats.untracked,
             tasks_missed: stats.tasks_missed,
@@ -178,6 +179,7 @@ impl Losses {
             + self.page_origins_dropped
             + self.faults_dropped
             + self.waits_dropped
+            + self.sleeps_dropped
     }
 
     /// Returns the sum of all losses.
@@ -202,6 +204,7 @@ impl Losses {
             ("writers of dirty data forgotten (table full)", self.dirty_writes_evicted),
             ("page faults dropped (ring full)", self.faults_dropped),
             ("waits of calls dropped (ring full)", self.waits_dropped),
+            ("sleeps of calls dropped (ring full)", self.sleeps_dropped),
             ("bio or request ends missed", self.ends_missed),
             ("bios or requests untracked (kernel table full)", self.untracked),
             ("tasks missed", self.tasks_missed),

@@ -5,7 +5,7 @@ use crate::attach::layout;
 use crate::attach::probes::{AttachKind, PROBES, ProbeReport, ProbeStatus};
 use crate::config::TracerConfig;
 use crate::error::TracerError;
-use crate::load::Tracer;
+use crate::load::{AllKinds, Tracer};
 use crate::privilege;
 
 /// Results of the self-test.
@@ -19,6 +19,8 @@ pub struct DoctorReport {
     pub faults: Vec<ProbeReport>,
     /// Results of the probes that only `--nbd` needs; empty if none was tried.
     pub nbd: Vec<ProbeReport>,
+    /// Result of the probe that only `--sleeps` needs; empty if it was not tried.
+    pub sleeps: Vec<ProbeReport>,
     /// Error and suggested action, if no probe could be tried.
     pub obstacle: Option<(String, String)>,
 }
@@ -31,8 +33,8 @@ pub fn doctor() -> DoctorReport {
     match Tracer::load(&TracerConfig { dirty_pages: true, ..TracerConfig::default() }) {
         Ok(tracer) => {
             let (probes, faults) = (tracer.probes().to_vec(), tracer.fault_probes().to_vec());
-            let (attempts, nbd) = tracer.try_all_kinds().unwrap_or_default();
-            DoctorReport { probes, attempts, faults, nbd, obstacle: None }
+            let AllKinds { attempts, nbd, sleeps } = tracer.try_all_kinds().unwrap_or_default();
+            DoctorReport { probes, attempts, faults, nbd, sleeps, obstacle: None }
         }
         Err(error) => one_by_one(&error).unwrap_or_else(|| untested(&error)),
     }
@@ -44,13 +46,14 @@ fn one_by_one(error: &TracerError) -> Option<DoctorReport> {
         error,
         TracerError::Probe { .. } | TracerError::TooOld { .. } | TracerError::MissingKernelTypes { .. }
     );
-    let (attempts, nbd) =
+    let AllKinds { attempts, nbd, sleeps } =
         if one { Tracer::load_unattached().and_then(Tracer::try_all_kinds).ok()? } else { return None };
     Some(DoctorReport {
         probes: attempts.iter().map(ProbeAttempts::report).collect(),
         attempts,
         faults: Vec::new(),
         nbd,
+        sleeps,
         obstacle: None,
     })
 }
@@ -73,6 +76,7 @@ fn untested(error: &TracerError) -> DoctorReport {
         attempts: Vec::new(),
         faults: Vec::new(),
         nbd: Vec::new(),
+        sleeps: Vec::new(),
         obstacle: Some((reason, remedy)),
     }
 }

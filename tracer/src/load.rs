@@ -133,6 +133,17 @@ pub struct Tracer {
     pub(crate) capture: Option<CaptureControl>,
 }
 
+/// Results of a trial of each probe.
+#[derive(Default)]
+pub(crate) struct AllKinds {
+    /// Each probe of every trace under each kind.
+    pub(crate) attempts: Vec<ProbeAttempts>,
+    /// The probes of `--nbd`, each under its best kind.
+    pub(crate) nbd: Vec<ProbeReport>,
+    /// The probe of `--sleeps`, under its best kind.
+    pub(crate) sleeps: Vec<ProbeReport>,
+}
+
 impl Tracer {
     /// Loads and attaches all programs, by the requested kind, or by the best kind under which
     /// every required probe works.
@@ -188,24 +199,29 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Tries each probe under each kind, and the probes of `--nbd` under the best one. Consumes the
-    /// tracer.
-    pub(crate) fn try_all_kinds(mut self) -> Result<(Vec<ProbeAttempts>, Vec<ProbeReport>), TracerError> {
+    /// Tries each probe under each kind, and the probes of options under their best one. Consumes the tracer.
+    pub(crate) fn try_all_kinds(mut self) -> Result<AllKinds, TracerError> {
         let (types, btf) = (layout::resolve()?, kernel::btf()?);
         let attempts = PROBES.iter().map(|probe| {
             let attempts = AttachKind::ALL.map(|kind| self.try_one(probe, kind, &btf, &types));
             ProbeAttempts { probe, attempts: attempts.to_vec() }
         });
         let attempts = attempts.collect();
-        let nbd = NBD_PROBES.iter().map(|probe| {
-            let kinds = AttachKind::ALL.into_iter().filter(|kind| !kind.uses_functions());
-            let mut reports = kinds.map(|kind| self.attach(probe, kind, &btf, &types));
-            let first = reports.next().expect("invariant: there are kinds");
-            let works = |report: &ProbeReport| report.status == ProbeStatus::Works;
-            if works(&first) { first } else { reports.find(works).unwrap_or(first) }
-        });
-        let nbd = nbd.collect();
-        Ok((attempts, nbd))
+        let mut best = |probes: &'static [Probe], suits: fn(AttachKind) -> bool| {
+            let best = probes.iter().map(|probe| {
+                let kinds = AttachKind::ALL.into_iter().filter(|kind| suits(*kind));
+                let mut reports = kinds.map(|kind| self.attach(probe, kind, &btf, &types));
+                let first = reports.next().expect("invariant: there are kinds");
+                let works = |report: &ProbeReport| report.status == ProbeStatus::Works;
+                if works(&first) { first } else { reports.find(works).unwrap_or(first) }
+            });
+            best.collect()
+        };
+        Ok(AllKinds {
+            attempts,
+            nbd: best(NBD_PROBES, |kind| !kind.uses_functions()),
+            sleeps: best(SLEEP_PROBES, AttachKind::is_typed),
+        })
     }
 
     /// Loads the object without attaching anything.
@@ -335,9 +351,7 @@ impl Tracer {
         if self.capture.is_some() {
             reader.page_origins.set_sampled();
         }
-        if let Some(functions) = self.functions.take() {
-            reader.sleeps.set_functions(functions);
-        }
+        reader.functions = self.functions.take();
         reader.usdt = self.usdt_collector.take();
         reader.nbd = self.nbd_handle.is_some().then(|| NbdRequests::new(self.source));
         Ok(reader)

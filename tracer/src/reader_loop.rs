@@ -231,8 +231,7 @@ impl EventLoop {
         let mut stats = reconcile(kernel, &self.rings.recorded, self.recursion_misses);
         self.watcher.iter().for_each(|watcher| watcher.stats.fill(&mut stats));
         self.rings.page_origins.fill(&mut stats);
-        self.rings.waits.fill(&mut stats);
-        self.rings.sleeps.fill(&mut stats);
+        self.rings.fill(&mut stats);
         self.tracer.device_bytes.set([&self.rings.device_bytes, &self.rings.page_origins.device_bytes]);
         if let (Some(handle), Some(requests)) = (&self.tracer.nbd_handle, &self.rings.nbd) {
             handle.set(requests.stats(kernel));
@@ -334,10 +333,7 @@ fn blocks_in_flight(stats: &SourceStats) -> u64 {
 
 /// Returns whether fired = recorded + dropped for every kind of record.
 fn balanced(stats: &SourceStats) -> bool {
-    let SourceStats { calls, bios, requests, commits, names, page_origins, faults, waits, .. } = stats;
-    [calls, bios, requests, commits, names, page_origins, faults, waits]
-        .iter()
-        .all(|records| records.balances())
+    stats.kinds().iter().all(|(_, records)| records.balances())
 }
 
 #[cfg(test)]

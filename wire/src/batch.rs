@@ -104,6 +104,8 @@ pub struct SourceStats {
     pub faults_filtered: u64,
     /// Records of what calls waited for.
     pub waits: RecordStats,
+    /// Records of where calls slept.
+    pub sleeps: RecordStats,
     /// Files whose path is emitted again at their next use, for lack of room in the kernel side's table.
     pub names_displaced: u64,
     /// Events that a flight recorder overwrote before anything asked for them. They were recorded, so this is no
@@ -139,13 +141,24 @@ impl RecordStats {
 }
 
 impl SourceStats {
+    /// Returns the counters of all kinds of records, with the names of the kinds.
+    pub fn kinds(&self) -> [(&'static str, RecordStats); 9] {
+        [
+            ("call", self.calls),
+            ("bio", self.bios),
+            ("request", self.requests),
+            ("commit", self.commits),
+            ("name", self.names),
+            ("page fault", self.faults),
+            ("page origin", self.page_origins),
+            ("waits", self.waits),
+            ("sleeps", self.sleeps),
+        ]
+    }
+
     /// Returns the number of records and events that are known to be lost.
     pub fn lost(&self) -> u64 {
-        let SourceStats { calls, bios, requests, commits, names, page_origins, faults, waits, .. } = self;
-        [calls, bios, requests, commits, names, page_origins, faults, waits]
-            .iter()
-            .map(|a| a.dropped)
-            .sum::<u64>()
+        self.kinds().iter().map(|(_, records)| records.dropped).sum::<u64>()
             + self.ends_missed
             + self.untracked
             + self.tasks_missed

@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::DurationNs;
 
+/// Maximum number of places of a call that have sums of their own.
+pub const PLACES_MAX: usize = 4;
+/// Maximum number of functions of a place.
+pub const FUNCTIONS_MAX: usize = 3;
+
 /// Functions in which the kernel waits for any bit of a folio: their caller knows which.
 const GENERIC: [&str; 3] = ["folio_wait_bit_common", "folio_wait_bit", "folio_wait_bit_killable"];
 

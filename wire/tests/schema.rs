@@ -30,7 +30,7 @@ const OPTIONAL: &[(&str, &[&str])] = &[
             "fault_events",
         ],
     ),
-    ("SourceStats", &["page_origins", "faults", "waits"]),
+    ("SourceStats", &["page_origins", "faults", "waits", "sleeps"]),
     ("CallWaits", &["holder", "log_write"]),
     ("VirtualMachineEvent", &["host"]),
     ("HostProcess", &["clock"]),

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use blkkin_wire::call_sleeps::{CallSleeps, SleepPlace};
+use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::{
     BioEvent, BlockOp, BlockStatus, FaultEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent,
     SyscallOutcome, TaskEvent,
@@ -187,6 +189,43 @@ fn call_tags_have_a_fixed_order() {
             "blkkin.file_system.ns=30",
             "blkkin.sleeps=1",
             "host.id=00000000000000000000000000000001",
+        ]
+    );
+}
+
+#[test]
+fn the_places_where_a_call_slept_are_tags_in_the_order_of_their_time() {
+    let place = |functions: &[&str], time, count| SleepPlace {
+        functions: functions.iter().map(|function| (*function).into()).collect(),
+        time: DurationNs(time),
+        count,
+    };
+    let mut call = fixtures::call(1, 10, 20);
+    call.slept = Some(Box::new(CallSleeps {
+        places: vec![
+            place(&["do_get_write_access"], 5, 2),
+            place(&["folio_wait_bit_common", "folio_wait_writeback", "ext4_sync_file"], 7, 1),
+        ],
+        others: 3,
+        others_time: DurationNs(4),
+        unended: 1,
+    }));
+    let spans = spans_of(&of_call(call, (vec![], vec![])));
+    let tags = spans[0].tags.iter().map(|(key, _)| format!("{key}={}", tag(&spans[0], key).unwrap()));
+    let tags: Vec<String> = tags.filter(|tag| tag.starts_with("blkkin.sleep.")).collect();
+    assert_eq!(
+        tags,
+        [
+            "blkkin.sleep.0=folio_wait_writeback",
+            "blkkin.sleep.0.callers=ext4_sync_file",
+            "blkkin.sleep.0.duration.ns=7",
+            "blkkin.sleep.0.count=1",
+            "blkkin.sleep.1=do_get_write_access",
+            "blkkin.sleep.1.duration.ns=5",
+            "blkkin.sleep.1.count=2",
+            "blkkin.sleep.others.duration.ns=4",
+            "blkkin.sleep.others.count=3",
+            "blkkin.sleep.unended=1",
         ]
     );
 }

@@ -19,6 +19,7 @@ pub(super) fn value(diagnosis: &Diagnosis) -> Value {
         "probes": diagnosis.probes.probes.iter().map(probe).collect::<Vec<_>>(),
         "fault_probes": diagnosis.probes.faults.iter().map(probe).collect::<Vec<_>>(),
         "nbd_probes": diagnosis.probes.nbd.iter().map(probe).collect::<Vec<_>>(),
+        "sleep_probes": diagnosis.probes.sleeps.iter().map(probe).collect::<Vec<_>>(),
         "kinds": diagnosis.probes.attempts.iter().map(tries).collect::<Vec<_>>(),
         "remarks": diagnosis.remarks,
     })

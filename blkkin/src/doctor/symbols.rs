@@ -13,7 +13,7 @@ use std::path::Path;
 use super::check::{Check, CheckStatus};
 
 const NAME: &str = "kernel symbols";
-const LOST: &str = "requests for parts of a split bio are not its children";
+const LOST: &str = "requests for parts of a split bio are not its children, and --sleeps is refused";
 
 /// Checks the symbol.
 pub(super) fn check(root: &Path) -> Check {

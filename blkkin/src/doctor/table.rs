@@ -51,6 +51,10 @@ pub(super) fn render(diagnosis: &Diagnosis, style: &Style) -> String {
         page.heading("Probes for --nbd only");
         diagnosis.probes.nbd.iter().for_each(|verdict| page.probe(verdict, obstacle));
     }
+    if !diagnosis.probes.sleeps.is_empty() {
+        page.heading("Probe for --sleeps only");
+        diagnosis.probes.sleeps.iter().for_each(|verdict| page.probe(verdict, obstacle));
+    }
     if !diagnosis.probes.attempts.is_empty() {
         page.heading("Kinds of probes (--attach)");
         page.kinds(&diagnosis.probes.attempts);

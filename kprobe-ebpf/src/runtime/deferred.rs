@@ -508,7 +508,8 @@ fn counters_of(tag: u8) -> [usize; 2] {
     match tag {
         TAG_ASYNC_IO => [ASYNC_FIRED, ASYNC_DROPPED],
         TAG_BIO_PAGES => [PAGES_FIRED, PAGES_DROPPED],
-        TAG_WAITS | TAG_SLEEPS => [WAITS_FIRED, WAITS_DROPPED],
+        TAG_WAITS => [WAITS_FIRED, WAITS_DROPPED],
+        TAG_SLEEPS => [SLEEPS_FIRED, SLEEPS_DROPPED],
         TAG_BIO => [FIRED + TAG_BIO as usize, DROPPED + TAG_BIO as usize],
         TAG_BIO_REQUEST => [FIRED + TAG_BIO_REQUEST as usize, DROPPED + TAG_BIO_REQUEST as usize],
         TAG_REQUEST => [FIRED + TAG_REQUEST as usize, DROPPED + TAG_REQUEST as usize],

@@ -9,11 +9,9 @@
 //! only if the same system call was open at its begin and at its end. Time in which the task was runnable
 //! and no CPU ran it is not part of a sleep; the call counts it itself.
 //!
-//! *Places of a call.* It has four. A sleep at a fifth one takes the place with the shortest time, if it is longer, and that
-//! one goes to the sum of the others.
-//!
 //! *The end.* The kernel adds the wait for a CPU to `run_delay` after this hook. So a sleep is added to the call
-//! at the task's next switch, or at the call's return.
+//! at the task's next voluntary switch, or at the call's return. Other switches add nothing: on a preemptible kernel
+//! they may interrupt the program that writes the call's record.
 //!
 //! *A missing end.* On one machine the program did not see 1 in some 10,000 switches; the cause is unknown. The sleep
 //! is counted then, and its time is not known.
@@ -29,7 +27,7 @@ use crate::runtime::read::Pointer;
 use crate::runtime::ring;
 use crate::runtime::settings::setting;
 use aya_ebpf::helpers::generated::{bpf_get_stack, bpf_ktime_get_ns};
-use blkkin_probe_abi::counters::{WAITS_DROPPED, WAITS_FIRED};
+use blkkin_probe_abi::counters::{SLEEPS_DROPPED, SLEEPS_FIRED};
 use blkkin_probe_abi::deferred::DeferredOperation;
 use blkkin_probe_abi::record::{Header, SYSCALL_HAS_SLEEPS};
 use blkkin_probe_abi::sleep::*;
@@ -38,6 +36,11 @@ use core::ffi::c_void;
 /// Frames that are read: the program's own and its caller's, those of the scheduler, and the place.
 const FRAMES: usize = 16;
 
+/// End of a sleep that ended without this program.
+const MISSED: u64 = 1;
+/// Wait for a CPU that no preemption noted.
+const NOT_NOTED: u64 = u64::MAX;
+
 /// Handles sched_switch(preempt, prev, next, prev_state).
 #[inline(always)]
 pub fn switch(context: *mut c_void, preempted: bool, from: Pointer, to: Pointer, state_of_from: u32) {
@@ -45,13 +48,18 @@ pub fn switch(context: *mut c_void, preempted: bool, from: Pointer, to: Pointer,
         && state.in_syscall()
         && !state.is_excluded()
     {
-        settle(from, state);
-        if !preempted && state_of_from != 0 {
-            begin(context, from, state);
+        if preempted {
+            note_preemption(from, state);
+        } else {
+            settle(from, state);
+            if state_of_from != 0 {
+                begin(context, from, state);
+            }
         }
     }
     if let Some(state) = state(to)
         && state.sleep.begin_ns != 0
+        && state.sleep.end_ns == 0
     {
         // SAFETY: the clock has no preconditions.
         state.sleep.end_ns = unsafe { bpf_ktime_get_ns() };
@@ -68,7 +76,30 @@ fn begin(context: *mut c_void, task: Pointer, state: &mut TaskState) {
     }
     state.sleep.end_ns = 0;
     state.sleep.run_delay = run_delay(task);
+    state.sleep.cpu_wait = NOT_NOTED;
     state.sleep.functions = place(&frames);
+}
+
+/// Notes how long the task waited for a CPU at the end of its last sleep: the count soon includes the preemption. The
+/// sleep is not added to the call, which a program of the task may be about to write.
+#[inline(always)]
+fn note_preemption(task: Pointer, state: &mut TaskState) {
+    if state.sleep.begin_ns == 0 || state.sleep.cpu_wait != NOT_NOTED {
+        return;
+    }
+    state.sleep.cpu_wait = cpu_wait(task, state);
+    if state.sleep.end_ns == 0 {
+        state.sleep.end_ns = MISSED;
+    }
+}
+
+/// Returns how long in ns the task waited for a CPU at the end of its last sleep.
+#[inline(always)]
+fn cpu_wait(task: Pointer, state: &TaskState) -> u64 {
+    if state.sleep.cpu_wait != NOT_NOTED {
+        return state.sleep.cpu_wait;
+    }
+    run_delay(task).wrapping_sub(state.sleep.run_delay)
 }
 
 /// Returns the innermost functions outside the scheduler.
@@ -107,52 +138,18 @@ fn settle(task: Pointer, state: &mut TaskState) {
         return;
     }
     let (mut time, mut unended) = (0, 1);
-    if end != 0 {
-        let (delay, elapsed) = (run_delay(task).wrapping_sub(state.sleep.run_delay), end - begin);
+    if end > MISSED {
+        let (delay, elapsed) = (cpu_wait(task, state), end - begin);
         time = if delay < elapsed { elapsed - delay } else { 0 };
         unended = 0;
     }
-    add(state, time);
-    state.slept.unended += unended;
-}
-
-#[inline(always)]
-fn add(state: &mut TaskState, time: u64) {
-    let slept = &mut state.slept;
     if state.record.header.flags & SYSCALL_HAS_SLEEPS == 0 {
         state.record.header.flags |= SYSCALL_HAS_SLEEPS;
-        slept.places =
-            [SleepPlace { functions: [0; PLACE_FUNCTIONS], time_ns: 0, count: 0, reserved: 0 }; PLACES];
-        (slept.others_ns, slept.others, slept.unended) = (0, 0, 0);
+        state.slept.clear();
     }
     let functions = state.sleep.functions;
-    let (mut at, mut shortest) = (0, 0);
-    while at < PLACES {
-        let place = &mut slept.places[at];
-        let same = (place.functions[0] ^ functions[0])
-            | (place.functions[1] ^ functions[1])
-            | (place.functions[2] ^ functions[2]);
-        if place.count == 0 || same == 0 {
-            place.functions = functions;
-            place.time_ns += time;
-            place.count += 1;
-            return;
-        }
-        if place.time_ns < slept.places[shortest % PLACES].time_ns {
-            shortest = at;
-        }
-        at += 1;
-    }
-    // The verifier does not know that it is one of the places.
-    let place = &mut slept.places[shortest % PLACES];
-    if time <= place.time_ns {
-        slept.others_ns += time;
-        slept.others += 1;
-        return;
-    }
-    slept.others_ns += place.time_ns;
-    slept.others += place.count;
-    *place = SleepPlace { functions, time_ns: time, count: 1, reserved: 0 };
+    state.slept.add(functions, time);
+    state.slept.unended += unended;
 }
 
 /// Writes the record of the call's sleeps, if it slept, or stores it in the call's operation.
@@ -173,5 +170,5 @@ pub fn write(
     if let Some(operation) = operation {
         return deferred::put(percpu, operation, TAG_SLEEPS, &state.slept);
     }
-    ring::put_counted(percpu, WAITS_FIRED, WAITS_DROPPED, &state.slept);
+    ring::put_counted(percpu, SLEEPS_FIRED, SLEEPS_DROPPED, &state.slept);
 }

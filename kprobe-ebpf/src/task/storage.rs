@@ -67,10 +67,12 @@ pub struct LogWait {
 pub struct OpenSleep {
     /// CLOCK_MONOTONIC at the begin; 0: none.
     pub begin_ns: u64,
-    /// CLOCK_MONOTONIC when a CPU ran the task again; 0: it sleeps.
+    /// CLOCK_MONOTONIC when a CPU ran the task again; 0: it sleeps. 1: the program did not run then.
     pub end_ns: u64,
     /// `sched_info.run_delay` at the begin.
     pub run_delay: u64,
+    /// Wait for a CPU at the end, in ns; `u64::MAX`: not noted.
+    pub cpu_wait: u64,
     /// Return addresses: see [`SleepPlace`](blkkin_probe_abi::sleep::SleepPlace).
     pub functions: [u64; PLACE_FUNCTIONS],
 }

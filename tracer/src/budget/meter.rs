@@ -72,7 +72,7 @@ impl Meter {
         counting_ns: u64,
     ) -> Option<Tick> {
         let fired = [slot::NBD_FIRED, slot::PAGES_FIRED, slot::FAULTS_FIRED, slot::DIRTY_FIRED];
-        let fired = fired.iter().chain(&[slot::ASYNC_FIRED, slot::WAITS_FIRED]);
+        let fired = fired.iter().chain(&[slot::ASYNC_FIRED, slot::WAITS_FIRED, slot::SLEEPS_FIRED]);
         let reading = Reading {
             at: now,
             kernel_ns: self.programs_ns(kernel) + counting_ns,

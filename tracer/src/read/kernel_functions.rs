@@ -1,23 +1,25 @@
 //! Names of the kernel's functions by address.
 //!
-//! *In*: /proc/kallsyms, and return addresses of kernel stacks. *Out*: names; none for an address in no function that
-//! the kernel names.
+//! *In*: /proc/kallsyms, /proc/modules, and return addresses of kernel stacks. *Out*: names; none for an address in no
+//! function that the kernel names.
 //!
-//! *Invariant*: an address in a module is named from a list that was read after the function was on a stack, so a
-//! module that is loaded later does not get the names of its neighbour. A module that takes the place of
-//! another one, while blkkin runs, gets that one's names for the addresses that were named before.
+//! *Invariant*: an address in a module is named from a list with just the modules that are loaded when the address is
+//! first seen. A module that takes the place of another one later gets that one's names for the addresses that were
+//! named before.
 //!
-//! *Cost*: reading the list takes 40 ms, at the start and once for each new address in a module. The list takes 3 MB.
+//! *Cost*: reading the list takes 15 ms: at the start, and for a new address in a module that was loaded later. Another
+//! address in a module costs a read of /proc/modules. The list takes 5 MB.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Seek};
+use std::io::{BufRead, BufReader, Read, Seek};
+use std::ops::Range;
 use std::sync::Arc;
 
-use blkkin_wire::clock::MonotonicNs;
-
 use crate::attach::symbols::SYMBOLS;
-use crate::clock;
+
+/// Loaded modules with their addresses (m_show, kernel/module/procfs.c).
+const MODULES: &str = "/proc/modules";
 
 /// Bytes behind a function's begin within which an address is taken as the function's: larger ones are rare, and
 /// behind the last function of a module there may be none.
@@ -27,50 +29,75 @@ const NAMES_MAX: usize = 16_384;
 
 /// Names of functions.
 pub(crate) struct KernelFunctions {
-    /// Stays open: the process may have no right to the addresses later (kallsyms_open, kernel/kallsyms.c).
-    file: Option<File>,
+    /// Both files stay open: the process may have no right to the addresses later (kallsyms_open, kernel/kallsyms.c).
+    symbols: Option<File>,
+    modules_file: Option<File>,
     list: FunctionList,
-    read_at: MonotonicNs,
+    /// Modules of the list.
+    modules: Vec<Module>,
     /// Names that were asked for.
     names: HashMap<u64, Option<Arc<str>>>,
+}
+
+/// A loaded module.
+#[derive(Debug, PartialEq, Eq)]
+struct Module {
+    name: String,
+    addresses: Range<u64>,
 }
 
 /// Functions by address.
 #[derive(Default)]
 struct FunctionList {
-    /// Begin of each function, and where its name ends in `names`; ordered by address.
-    functions: Vec<(u64, u32)>,
+    /// Begin of each function, and its name's range in `names`; ordered by address.
+    functions: Vec<(u64, Range<u32>)>,
     names: String,
     /// Addresses of the kernel itself, without modules.
-    kernel: std::ops::Range<u64>,
+    kernel: Range<u64>,
 }
 
 impl KernelFunctions {
     /// Reads the list. It is empty where the kernel hides addresses.
     pub(crate) fn read() -> KernelFunctions {
-        let file = File::open(SYMBOLS).ok();
-        let (list, names) = (FunctionList::default(), HashMap::new());
-        let mut functions = KernelFunctions { file, list, read_at: MonotonicNs(0), names };
+        let mut functions = KernelFunctions {
+            symbols: File::open(SYMBOLS).ok(),
+            modules_file: File::open(MODULES).ok(),
+            list: FunctionList::default(),
+            modules: Vec::new(),
+            names: HashMap::new(),
+        };
+        functions.modules = functions.loaded_modules();
         functions.read_list();
         functions
     }
 
+    /// Reads the modules; none if the kernel has no modules.
+    fn loaded_modules(&mut self) -> Vec<Module> {
+        let mut text = String::new();
+        if let Some(file) = &mut self.modules_file
+            && file.rewind().is_ok()
+            && file.read_to_string(&mut text).is_err()
+        {
+            text.clear();
+        }
+        text.lines().filter_map(Module::parse).collect()
+    }
+
     fn read_list(&mut self) {
-        self.read_at = clock::now();
-        if let Some(file) = &mut self.file
+        if let Some(file) = &mut self.symbols
             && file.rewind().is_ok()
         {
             self.list = FunctionList::parse(BufReader::with_capacity(1 << 16, file));
         }
     }
 
-    /// Returns the name of the function that a call returns to at this address, which was on a stack before `time`.
-    pub(crate) fn name(&mut self, address: u64, time: MonotonicNs) -> Option<Arc<str>> {
+    /// Returns the name of the function that a call returns to at this address.
+    pub(crate) fn name(&mut self, address: u64) -> Option<Arc<str>> {
         if let Some(name) = self.names.get(&address) {
             return name.clone();
         }
-        if !self.list.kernel.contains(&address) && self.read_at <= time {
-            self.read_list();
+        if !self.list.kernel.contains(&address) {
+            self.update(address);
         }
         if self.names.len() >= NAMES_MAX {
             self.names.clear();
@@ -79,48 +106,78 @@ impl KernelFunctions {
         self.names.insert(address, name.clone());
         name
     }
+
+    /// Reads the list again if other modules are loaded now, or if the address is in none: it may be in an eBPF program.
+    fn update(&mut self, address: u64) {
+        let modules = self.loaded_modules();
+        if modules != self.modules || !modules.iter().any(|module| module.addresses.contains(&address)) {
+            self.modules = modules;
+            self.read_list();
+        }
+    }
+}
+
+impl Module {
+    /// Parses a line as `ext4 1146880 3 - Live 0xffffffffc0000000`.
+    fn parse(line: &str) -> Option<Module> {
+        let mut words = line.split_ascii_whitespace();
+        let (name, bytes) = (words.next()?, words.next()?.parse::<u64>().ok()?);
+        let begin = u64::from_str_radix(words.nth(3)?.strip_prefix("0x")?, 16).ok()?;
+        Some(Module { name: name.to_owned(), addresses: begin..begin.saturating_add(bytes) })
+    }
 }
 
 impl FunctionList {
     /// Parses lines as `ffffffff81000000 t name`, then a tab and the module.
-    fn parse(symbols: impl BufRead) -> FunctionList {
-        let mut list = FunctionList::default();
-        let mut found: Vec<(u64, String)> = Vec::new();
-        for line in symbols.lines().map_while(Result::ok) {
-            let mut words = line.split_ascii_whitespace();
-            let (Some(address), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
-                continue;
-            };
-            let Ok(address) = u64::from_str_radix(address, 16) else { continue };
-            if !matches!(kind, "t" | "T" | "w" | "W") || address == 0 {
-                continue;
+    fn parse(mut symbols: impl BufRead) -> FunctionList {
+        let (mut list, mut line) = (FunctionList::default(), Vec::new());
+        loop {
+            line.clear();
+            // An error of the kernel ends the list as its end does.
+            if !symbols.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+                break;
             }
-            match name {
-                "_stext" => list.kernel.start = address,
-                "_etext" => list.kernel.end = address,
-                // Bounds of sections, at the address of a function.
-                _ if name.ends_with("_text_start") || name.ends_with("_text_end") => {}
-                _ => found.push((address, own_name(name).to_owned())),
-            }
+            list.extend(std::str::from_utf8(&line).ok().and_then(parse_function));
         }
         // Of several names of one address the list has the first.
-        found.sort_by_key(|(address, _)| *address);
-        found.dedup_by_key(|(address, _)| *address);
-        for (address, name) in found {
-            list.names.push_str(&name);
-            list.functions.push((address, list.names.len() as u32));
-        }
+        list.functions.sort_by_key(|(address, _)| *address);
+        list.functions.dedup_by_key(|(address, _)| *address);
+        list.functions.shrink_to_fit();
         list
+    }
+
+    fn extend(&mut self, function: Option<(u64, &str)>) {
+        match function {
+            None => {}
+            Some((address, "_stext")) => self.kernel.start = address,
+            Some((address, "_etext")) => self.kernel.end = address,
+            Some((address, name)) => {
+                let begin = self.names.len() as u32;
+                self.names.push_str(own_name(name));
+                self.functions.push((address, begin..self.names.len() as u32));
+            }
+        }
     }
 
     fn name(&self, address: u64) -> Option<&str> {
         // A call at the very end of a function returns to the begin of the next.
         let address = address.checked_sub(1)?;
         let at = self.functions.partition_point(|(begin, _)| *begin <= address).checked_sub(1)?;
-        let (begin, name_end) = self.functions[at];
-        let name_begin = at.checked_sub(1).map_or(0, |before| self.functions[before].1);
-        (address - begin < FUNCTION_BYTES_MAX).then(|| &self.names[name_begin as usize..name_end as usize])
+        let (begin, name) = &self.functions[at];
+        (address - begin < FUNCTION_BYTES_MAX).then(|| &self.names[name.start as usize..name.end as usize])
     }
+}
+
+/// Returns the address and the name of a function; none for other symbols.
+fn parse_function(line: &str) -> Option<(u64, &str)> {
+    let mut words = line.split_ascii_whitespace();
+    let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
+    let address = u64::from_str_radix(address, 16).ok().filter(|address| *address != 0)?;
+    // Bounds of sections are at the address of a function.
+    let is_function = matches!(kind, "t" | "T" | "w" | "W")
+        && !name.ends_with("_text_start")
+        && !name.ends_with("_text_end");
+    is_function.then_some((address, name))
 }
 
 /// Returns the name as in the source: compilers add `.isra.0`, `.constprop.0` and others to parts and copies.
@@ -168,15 +225,38 @@ mod tests {
     }
 
     #[test]
+    fn a_module_has_its_bytes_behind_its_address() {
+        let line = "ext4 1146880 3 - Live 0xffffffffc0000000 (E)";
+        let module = Module { name: "ext4".into(), addresses: 0xffff_ffff_c000_0000..0xffff_ffff_c011_8000 };
+        assert_eq!(Module::parse(line), Some(module));
+        assert_eq!(Module::parse("ext4 1146880 3 -"), None);
+    }
+
+    #[test]
     fn the_running_kernel_names_its_own_functions() {
         let mut functions = KernelFunctions::read();
-        let Some((begin, _)) = functions.list.functions.first().copied() else { return };
+        let Some((begin, _)) = functions.list.functions.first().cloned() else { return };
         let number = functions.list.functions.len();
         assert!(number > 10_000, "{number}");
-        assert!(functions.name(begin + 1, MonotonicNs(0)).is_some());
-        // In no function: the list is read again.
-        let now = MonotonicNs(functions.read_at.0 + 1);
-        assert_eq!(functions.name(1, now), None);
-        assert!(functions.read_at > now && functions.list.functions.len().abs_diff(number) < 1_000);
+        assert!(functions.name(begin + 1).is_some());
+        // In no function and no module: the list is read again.
+        functions.list.functions.clear();
+        assert_eq!(functions.name(1), None);
+        assert!(functions.list.functions.len().abs_diff(number) < 1_000);
+    }
+
+    #[test]
+    fn the_list_is_read_again_if_other_modules_are_loaded() {
+        let mut functions = KernelFunctions::read();
+        if functions.list.functions.is_empty() {
+            return;
+        }
+        let address = 0x1000;
+        functions.modules.insert(0, Module { name: "unloaded".into(), addresses: address..address + 1 });
+        functions.list.functions.clear();
+        assert_eq!(functions.name(address), None);
+        assert!(!functions.list.functions.is_empty());
+        let loaded = functions.loaded_modules();
+        assert_eq!(functions.modules, loaded);
     }
 }

@@ -22,17 +22,22 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use blkkin_probe_abi::record::{SYSCALL_HAS_SLEEPS, SYSCALL_HAS_WAITS};
+use blkkin_wire::batch::SourceStats;
+use blkkin_wire::call_sleeps::CallSleeps;
+use blkkin_wire::call_waits::CallWaits;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::LayerEvent;
-use blkkin_wire::ids::DeviceId;
+use blkkin_wire::ids::{DeviceId, SpanId};
 
 use crate::attach::req_op::ReqOpTable;
 use crate::enrich::nbd::NbdRequests;
 use crate::enrich::page_origins::PageOrigins;
 use crate::enrich::usdt::events::UsdtCollector;
 use crate::read::decode::{Record, decode};
+use crate::read::kernel_functions::KernelFunctions;
 use crate::read::ring::Ring;
-use crate::read::translate::{self, sleeps::PendingSleeps, waits::PendingWaits};
+use crate::read::translate::pending::PendingByCall;
+use crate::read::translate::{self, sleeps::sleeps, waits::waits};
 use crate::stats::device_bytes::DeviceByteCounters;
 use crate::stats::source_stats::DecodeStats;
 
@@ -52,10 +57,10 @@ pub struct RingReader {
     pub nbd: Option<NbdRequests>,
     /// State of the origins of bios' pages.
     pub(crate) page_origins: PageOrigins,
-    /// Waits whose call has not been read.
-    pub(crate) waits: PendingWaits,
-    /// Sleeps of calls that have not been read.
-    pub(crate) sleeps: PendingSleeps,
+    waits: PendingByCall<CallWaits>,
+    sleeps: PendingByCall<CallSleeps>,
+    /// Names of the places of sleeps; none if sleeps are not recorded.
+    pub(crate) functions: Option<KernelFunctions>,
     /// Bytes of the bios that were read.
     pub(crate) device_bytes: DeviceByteCounters,
     /// State of USDT events, if they are traced.
@@ -78,8 +83,9 @@ impl RingReader {
             recorded: DecodeStats::default(),
             nbd: None,
             page_origins: PageOrigins::new(crate::clock::now()),
-            waits: PendingWaits::default(),
-            sleeps: PendingSleeps::default(),
+            waits: PendingByCall::default(),
+            sleeps: PendingByCall::default(),
+            functions: None,
             device_bytes: DeviceByteCounters::default(),
             usdt: None,
             has_unwritten: false,
@@ -100,6 +106,12 @@ impl RingReader {
         // not reveal what was skipped.
         self.has_unwritten = self.usdt.is_some() && self.rings.iter().any(Ring::has_unwritten);
         new as usize
+    }
+
+    /// Sets the counters of records that become part of another event.
+    pub(crate) fn fill(&self, stats: &mut SourceStats) {
+        stats.waits.recorded = self.waits.recorded;
+        stats.sleeps.recorded = self.sleeps.recorded;
     }
 
     /// Declares the rings complete: nothing writes to them any more.
@@ -134,8 +146,15 @@ impl RingReader {
                     let record = decode(bytes).ok();
                     match record {
                         Some(Record::BioPages(record)) => return self.page_origins.on_record(record),
-                        Some(Record::Waits(record)) => return self.waits.on_record(record),
-                        Some(Record::Sleeps(record)) => return self.sleeps.on_record(record),
+                        Some(Record::Waits(record)) => {
+                            let waits = waits(record);
+                            self.recorded.malformed += u64::from(waits.is_none());
+                            return self.waits.insert(SpanId(record.span), self.watermark, waits);
+                        }
+                        Some(Record::Sleeps(record)) => {
+                            let sleeps = self.functions.as_mut().map(|functions| sleeps(record, functions));
+                            return self.sleeps.insert(SpanId(record.span), self.watermark, sleeps);
+                        }
                         _ => {}
                     }
                     if let (Some(usdt), Some(Record::UsdtEvent(record, text))) = (&mut self.usdt, record) {
@@ -166,10 +185,10 @@ impl RingReader {
                         {
                             let flags = entry.record.header.flags;
                             if flags & SYSCALL_HAS_WAITS != 0 {
-                                self.waits.attach(call);
+                                call.waits = self.waits.take(call.span).map(Box::new);
                             }
                             if flags & SYSCALL_HAS_SLEEPS != 0 {
-                                self.sleeps.attach(call);
+                                call.slept = self.sleeps.take(call.span).map(Box::new);
                             }
                         }
                         if let (Some(requests), Some(event)) = (&mut self.nbd, out.last()) {

@@ -26,6 +26,7 @@ pub(crate) mod in_flight;
 pub(crate) mod nbd;
 mod page_fault;
 pub(crate) mod pages;
+pub(crate) mod pending;
 pub(crate) mod sleeps;
 pub(crate) mod waits;
 

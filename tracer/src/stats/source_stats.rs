@@ -153,9 +153,15 @@ pub fn reconcile(
         faults_filtered: kernel[slot::FAULTS_FILTERED],
         waits: RecordStats {
             fired: kernel[slot::WAITS_FIRED],
-            // `PendingWaits` and `PendingSleeps` add to it.
+            // The reader of waits sets it.
             recorded: 0,
             dropped: kernel[slot::WAITS_DROPPED],
+        },
+        sleeps: RecordStats {
+            fired: kernel[slot::SLEEPS_FIRED],
+            // The reader of sleeps sets it.
+            recorded: 0,
+            dropped: kernel[slot::SLEEPS_DROPPED],
         },
     }
 }

@@ -4,7 +4,8 @@
 //! *In*: the dictionary fields of an `EventBatch`. *Out*: the values by index. *Invariant*: an index
 //! without a value is an error that names the column.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::column::{Column, Delta};
@@ -30,6 +31,8 @@ pub(super) struct DecodeTables<'a> {
     pub(super) calls: Vec<(Option<SyscallId>, usize)>,
     /// Remaining budget in bytes for copied strings.
     copy_budget: Cell<usize>,
+    /// Strings that many events have, by index: one copy of each.
+    shared_strings: RefCell<HashMap<u32, Arc<str>>>,
 }
 
 impl<'a> DecodeTables<'a> {
@@ -47,6 +50,7 @@ impl<'a> DecodeTables<'a> {
             ids,
             attributes: Vec::new(),
             copy_budget: Cell::new(COPIED_BYTES_MAX),
+            shared_strings: RefCell::default(),
         };
         if let Some(sets) = &message.thread_attributes {
             tables.attributes =
@@ -82,6 +86,14 @@ impl<'a> DecodeTables<'a> {
         // A long string that a short record references often multiplies its size.
         self.copy_budget.set(self.copy_budget.get().checked_sub(string.len()).ok_or_else(refuse)?);
         Ok(string.as_str().into())
+    }
+
+    /// Returns the copy of a string that all events share.
+    pub(super) fn shared_string(&self, index: &u32, column: &'static str) -> Result<Arc<str>, Malformed> {
+        let refuse = || Malformed::Value { column, value: (*index).into() };
+        let string = self.strings.get(*index as usize).ok_or_else(refuse)?;
+        let mut shared = self.shared_strings.borrow_mut();
+        Ok(shared.entry(*index).or_insert_with(|| string.as_str().into()).clone())
     }
 
     pub(super) fn device(&self, index: &u32, column: &'static str) -> Result<DeviceId, Malformed> {

@@ -41,7 +41,7 @@ conversions!(
         resources_publishing, resources_malformed, resources_unread, resources_no_room,
         attributes_cut, attributes_unread, dirty_writes_evicted, dirty_bytes, faults_filtered, calls_excluded,
         names_displaced, events_overwritten, calls_unsampled, kept_slow, kept_failed, kept_large
-    } of { calls, bios, requests, commits, names } and { page_origins, faults, waits }
+    } of { calls, bios, requests, commits, names } and { page_origins, faults, waits, sleeps }
 );
 
 /// Returns the counters, or none if all are 0, so that the field is absent.

@@ -185,6 +185,8 @@ pub struct SourceStats {
     pub kept_failed: u64,
     #[prost(uint64, tag = "53")]
     pub kept_large: u64,
+    #[prost(message, optional, tag = "54")]
+    pub sleeps: ::core::option::Option<RecordStats>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RecordStats {
@@ -331,12 +333,12 @@ pub struct CallSleeps {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SleepPlace {
-    #[prost(string, repeated, tag = "1")]
-    pub functions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint64, tag = "2")]
     pub time: u64,
     #[prost(uint32, tag = "3")]
     pub count: u32,
+    #[prost(uint32, repeated, tag = "4")]
+    pub function: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CallWaits {

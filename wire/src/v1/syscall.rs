@@ -106,7 +106,7 @@ impl SyscallWriter {
             flags |= WAITS;
         }
         if let Some(slept) = &call.slept {
-            columns.slept.push(call_sleeps::write(slept));
+            columns.slept.push(call_sleeps::write(slept, &mut tables.strings));
             flags |= SLEPT;
         }
         if call.sampling != HeadSampling::ALL {
@@ -211,7 +211,10 @@ impl SyscallReader<'_> {
             Some(waits) => call_waits::read(waits, enter).map(Box::new),
             None => None,
         };
-        let slept = self.slept.next_if(has(SLEPT))?.map(|slept| Box::new(call_sleeps::read(slept)));
+        let slept = match self.slept.next_if(has(SLEPT))? {
+            Some(slept) => Some(Box::new(call_sleeps::read(slept, tables)?)),
+            None => None,
+        };
         let sampling = match self.sampling.next_if(has(SAMPLING))? {
             Some(code) => head_sampling(*code).ok_or_else(|| self.sampling.refuse((*code).into()))?,
             None => HeadSampling::ALL,

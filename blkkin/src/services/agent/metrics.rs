@@ -207,11 +207,7 @@ impl ServiceStatus for AgentMetrics {
         let Snapshot { stats, deliveries, bus, spool, spool_failures, crashed_runs, .. } =
             self.snapshot().clone();
         let kinds = |of: fn(&RecordStats) -> u64| {
-            let SourceStats { calls, bios, requests, commits, names, faults, page_origins, waits, .. } =
-                &stats;
-            let kinds = [calls, bios, requests, commits, names, faults, page_origins, waits].map(of);
-            let labels = ["call", "bio", "request", "commit", "name", "page fault", "page origin", "waits"];
-            labels.into_iter().zip(kinds)
+            stats.kinds().into_iter().map(move |(kind, records)| (kind, of(&records)))
         };
         let lost = [
             ("end missed", stats.ends_missed),

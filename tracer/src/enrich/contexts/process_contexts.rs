@@ -12,6 +12,7 @@
 //! *Bounds*: 8,192 processes, and a queue of as many events to the reader thread.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -56,6 +57,8 @@ struct TrackedProcess {
     space: AddressSpace,
     /// Timestamp of the last read; 0 before the first.
     published_at: u64,
+    /// Hash of the payload of the last read.
+    payload_hash: u64,
     /// True if a non-empty event was emitted.
     published: bool,
     due: Instant,
@@ -67,6 +70,16 @@ impl TrackedProcess {
     fn is_unchanged(&self, pid: u32) -> bool {
         let published_at = || process_context::published_at(&ProcessMemory(pid), self.at);
         self.published_at != 0 && published_at() == Some(self.published_at)
+    }
+
+    /// Returns whether the last read is what the process has published now.
+    fn is_current(&self, pid: u32) -> bool {
+        let now = process_context::read(&ProcessMemory(pid), self.at);
+        self.published
+            && now.is_ok_and(|now| {
+                (now.published_at, hash(&now.payload)) == (self.published_at, self.payload_hash)
+            })
+            && address_space(pid) == Some(self.space)
     }
 }
 
@@ -134,7 +147,15 @@ impl ProcessContextTracker {
             None => {}
         }
         let due = Instant::now();
-        let fresh = TrackedProcess { at, space, published_at: 0, published: false, due, pause: RETRY_MIN };
+        let fresh = TrackedProcess {
+            at,
+            space,
+            published_at: 0,
+            payload_hash: 0,
+            published: false,
+            due,
+            pause: RETRY_MIN,
+        };
         let tracked = self.tracked.entry(pid).or_insert(fresh);
         self.due.remove(&(tracked.due, pid));
         self.check(pid);
@@ -157,13 +178,9 @@ impl ProcessContextTracker {
     }
 
     /// Forgets the process context of a process that has executed another program, unless a scan that began before the
-    /// execve has read the new program's. The old program's memory is gone, and no two states have the same
-    /// timestamp, so the state that was read is the new program's if its timestamp can be read there now.
+    /// execve has read the new program's: the same can be read there now, and the old program's memory is gone.
     pub(crate) fn on_exec(&mut self, pid: u32) {
-        let is_of_new_program = self.tracked.get(&pid).is_some_and(|tracked| {
-            tracked.published && tracked.is_unchanged(pid) && address_space(pid) == Some(tracked.space)
-        });
-        if !is_of_new_program {
+        if !self.tracked.get(&pid).is_some_and(|tracked| tracked.is_current(pid)) {
             self.remove(pid);
         }
     }
@@ -198,9 +215,11 @@ impl ProcessContextTracker {
         // Before the read: a later execve is detected when the event is published.
         let now = clock::now();
         let memory = ProcessMemory(pid);
-        let (number, resource) = match process_context::read(&memory, at) {
-            Ok(context) => (context.published_at, resource::decode(&context.payload)),
-            Err(ReadError::Invalid) => (process_context::published_at(&memory, at).unwrap_or_default(), None),
+        let (number, payload, resource) = match process_context::read(&memory, at) {
+            Ok(context) => (context.published_at, hash(&context.payload), resource::decode(&context.payload)),
+            Err(ReadError::Invalid) => {
+                (process_context::published_at(&memory, at).unwrap_or_default(), 0, None)
+            }
             Err(ReadError::NotPublished) => return true,
             Err(ReadError::Unmapped) => return false,
             Err(ReadError::BeingWritten) => {
@@ -223,7 +242,8 @@ impl ProcessContextTracker {
             // It will be read again.
             return true;
         }
-        (tracked.published_at, tracked.published, tracked.pause) = (number, publishes, POLL_INTERVAL);
+        (tracked.published_at, tracked.payload_hash) = (number, payload);
+        (tracked.published, tracked.pause) = (publishes, POLL_INTERVAL);
         match (published_before, publishes) {
             (false, true) => self.stats.resources_publishing.fetch_add(1, Relaxed),
             (true, false) => self.stats.resources_publishing.fetch_sub(1, Relaxed),
@@ -236,6 +256,12 @@ impl ProcessContextTracker {
         let room = self.outgoing.push(QueuedEvent { space, event: event(pid, resource, time) });
         self.stats.resources_no_room.fetch_add(u64::from(!room), Relaxed);
     }
+}
+
+fn hash(payload: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    payload.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn event(pid: u32, resource: Resource, time: MonotonicNs) -> ProcessContextEvent {
@@ -262,6 +288,7 @@ mod tests {
 
     /// Encoded process context with the attribute `k` of the value `v`.
     const PAYLOAD: [u8; 12] = *b"\n\n\n\x08\n\x01k\x12\x03\n\x01v";
+    const OTHER_PAYLOAD: [u8; 12] = *b"\n\n\n\x08\n\x01k\x12\x03\n\x01w";
 
     /// Process context of this process, at its own address.
     #[repr(C)]
@@ -300,6 +327,13 @@ mod tests {
         // Another program, to which the kernel gave the same addresses.
         // SAFETY: the box is alive, and nothing else refers to it.
         unsafe { (*at).published_at = 8 };
+        tracker.on_exec(pid);
+        assert_eq!(events(&outgoing), [0]);
+        tracker.on_scan(pid, space, &[at as u64]);
+        assert_eq!(events(&outgoing), [1]);
+        // One with the same addresses and timestamp, and another payload.
+        // SAFETY: as above.
+        unsafe { (*at).payload = OTHER_PAYLOAD.as_ptr() };
         tracker.on_exec(pid);
         assert_eq!(events(&outgoing), [0]);
         tracker.on_scan(pid, space, &[at as u64]);

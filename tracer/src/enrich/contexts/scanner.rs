@@ -26,7 +26,7 @@
 //! *A late execve*: changes wait in a queue, so a scan may have read the new program before its execve is reported.
 //! What it found stays. Without it the calls until the next scan would have no names. A scan that began before the
 //! execve and took longer may have read either program: the slot is looked up again, and the process context stays if
-//! its timestamp can be read now ([`ProcessContextTracker::on_exec`]).
+//! the same is published now ([`ProcessContextTracker::on_exec`]).
 //!
 //! *Races*: what is unloaded during a scan may be gone or replaced, so nothing read from it is
 //! used. A file enters the negative cache only if all reads succeeded and it was still mapped there

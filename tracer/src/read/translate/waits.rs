@@ -1,63 +1,16 @@
-//! Waits of system calls, from their records to the calls.
+//! Waits of system calls, from their records.
 //!
-//! *In*: the records of waits, and the calls' records that follow them in the same ring. *Out*: the
-//! call's waits. *Invariant*: waits go to the call with their span or to none; those whose call was
-//! dropped are forgotten with the next poll.
-
-use std::collections::HashMap;
+//! *In*: the records of waits. *Out*: the waits of a call, which wait for the call's record ([`PendingByCall`]).
 
 use blkkin_probe_abi::wait::{WAITS_HAS_HOLDER, WaitsRecord};
-use blkkin_wire::batch::SourceStats;
 use blkkin_wire::call_waits::{CallWaits, LockHolder, LogWrite, LongestWait, WaitKind, WaitSum};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::ids::{Pid, SpanId, Tid, TraceId};
 
 use super::nul_terminated;
 
-/// Waits whose call has not been read.
-#[derive(Default)]
-pub(crate) struct PendingWaits {
-    by_call: HashMap<SpanId, (MonotonicNs, CallWaits)>,
-    recorded: u64,
-    /// Records with a number that is no kind's.
-    malformed: u64,
-}
-
-impl PendingWaits {
-    /// Takes a record.
-    #[cold]
-    pub(crate) fn on_record(&mut self, record: &WaitsRecord) {
-        self.recorded += 1;
-        match waits(record) {
-            Some(waits) => {
-                self.by_call.insert(SpanId(record.span), (MonotonicNs(record.header.time_ns), waits));
-            }
-            None => self.malformed += 1,
-        }
-    }
-
-    /// Gives a call its waits.
-    #[cold]
-    pub(crate) fn attach(&mut self, call: &mut SyscallEvent) {
-        call.waits = self.by_call.remove(&call.span).map(|(_, waits)| Box::new(waits));
-    }
-
-    /// Adds the counters of these records.
-    pub(crate) fn fill(&self, stats: &mut SourceStats) {
-        stats.waits.recorded += self.recorded;
-        stats.malformed += self.malformed;
-    }
-
-    /// Forgets waits whose call returned before `watermark`: its record has been dropped.
-    pub(crate) fn expire(&mut self, watermark: MonotonicNs) {
-        if !self.by_call.is_empty() {
-            self.by_call.retain(|_, (returned, _)| *returned >= watermark);
-        }
-    }
-}
-
-fn waits(record: &WaitsRecord) -> Option<CallWaits> {
+/// Returns the waits of a record; none if it has a number that is no kind's.
+pub(crate) fn waits(record: &WaitsRecord) -> Option<CallWaits> {
     let sums = WaitKind::ALL.into_iter().zip(record.counts).zip(record.time_ns);
     let sums = sums.filter(|((_, count), _)| *count > 0);
     let holder = (record.header.flags & WAITS_HAS_HOLDER != 0).then(|| {
@@ -83,13 +36,9 @@ fn waits(record: &WaitsRecord) -> Option<CallWaits> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use blkkin_probe_abi::record::Header;
     use blkkin_probe_abi::wait::{WAIT_INODE, WAIT_MUTEX};
-    use blkkin_wire::event::TaskRef;
-    use blkkin_wire::ids::TaskId;
-    use blkkin_wire::syscalls::SyscallId;
-
-    use super::*;
 
     fn record() -> WaitsRecord {
         let mut record = WaitsRecord {
@@ -109,20 +58,9 @@ mod tests {
         record
     }
 
-    fn call(span: u64) -> SyscallEvent {
-        let task = TaskRef { id: TaskId(1), version: 0 };
-        let call = SyscallId::by_name("fsync").unwrap();
-        SyscallEvent::bare(SpanId(span), task, call, MonotonicNs(10), MonotonicNs(900))
-    }
-
     #[test]
-    fn a_call_gets_its_own_waits_once() {
-        let mut pending = PendingWaits::default();
-        pending.on_record(&record());
-        let (mut other, mut own, mut again) = (call(8), call(7), call(7));
-        [&mut other, &mut own, &mut again].into_iter().for_each(|call| pending.attach(call));
-        assert_eq!((&other.waits, &again.waits), (&None, &None));
-        let waits = own.waits.unwrap();
+    fn a_record_has_the_sums_of_its_kinds_and_its_longest_wait() {
+        let waits = waits(&record()).unwrap();
         assert_eq!((waits.locks(), waits.paused(), waits.sleeps), (DurationNs(350), DurationNs(0), 3));
         let sum = |kind, time, count| WaitSum { kind, time: DurationNs(time), count };
         assert_eq!(waits.sums, [sum(WaitKind::FileLock, 50, 2), sum(WaitKind::Mutex, 300, 1)]);
@@ -132,19 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_without_their_call_are_forgotten() {
-        let mut pending = PendingWaits::default();
-        pending.on_record(&record());
-        pending.expire(MonotonicNs(900));
-        assert_eq!(pending.by_call.len(), 1);
-        pending.expire(MonotonicNs(901));
-        assert_eq!(pending.by_call.len(), 0);
-    }
-
-    #[test]
     fn an_unknown_kind_is_malformed() {
-        let mut pending = PendingWaits::default();
-        pending.on_record(&WaitsRecord { longest_kind: 8, ..record() });
-        assert_eq!((pending.malformed, pending.recorded, pending.by_call.len()), (1, 1, 0));
+        assert_eq!(waits(&WaitsRecord { longest_kind: 8, ..record() }), None);
     }
 }

@@ -4,6 +4,7 @@
 use prost::Message;
 
 use super::*;
+use crate::call_sleeps::{CallSleeps, SleepPlace};
 
 /// Compares each batch with `golden/NAME.bin`, the bytes of version 1 as first recorded. A change there
 /// changes stored records, which requires a new version. With BLESS in the environment it rewrites
@@ -26,6 +27,7 @@ fn bytes_are_stable() {
         ("async-io-v1", with_async_io()),
         ("virtual-machine-v1", with_virtual_machines()),
         ("machine-disks-v1", with_machine_disks()),
+        ("sleeps-v1", with_sleeps()),
     ] {
         let path = format!("{}/golden/{name}.bin", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("BLESS").is_some() {
@@ -879,4 +881,61 @@ fn async_io_after_the_end_is_rejected() {
     message.async_io_events.as_mut().unwrap().before[1] = 99;
     let rejected = Malformed::Value { column: "AsyncIoEvents.before", value: 99 };
     assert_eq!(decode(&message.encode_to_vec()), Err(rejected));
+}
+
+/// Returns the batch with the places where its system calls slept. `golden/sleeps-v1.bin` holds it.
+fn with_sleeps() -> EventBatch {
+    let mut batch = sample_batch();
+    let place = |functions: &[&str], time, count| SleepPlace {
+        functions: functions.iter().map(|function| (*function).into()).collect(),
+        time: DurationNs(time),
+        count,
+    };
+    let slept = CallSleeps {
+        places: vec![
+            place(&["folio_wait_bit_common", "folio_wait_writeback", "ext4_sync_file"], 700, 2),
+            place(&[], 40, 1),
+        ],
+        others: 3,
+        others_time: DurationNs(90),
+        unended: 1,
+    };
+    let calls = batch.events.iter_mut().filter_map(|event| match event {
+        LayerEvent::Syscall(call) => Some(call),
+        _ => None,
+    });
+    calls.for_each(|call| call.slept = Some(Box::new(slept.clone())));
+    batch.stats.sleeps = RecordStats { fired: 3, recorded: 2, dropped: 1 };
+    batch
+}
+
+#[test]
+fn names_of_functions_are_written_and_read_once() {
+    let bytes = encode(&with_sleeps());
+    let name = b"folio_wait_writeback";
+    assert_eq!(bytes.windows(name.len()).filter(|bytes| bytes == name).count(), 1);
+    let batch = decode(&bytes).unwrap().batch;
+    let names = batch.events.iter().filter_map(|event| match event {
+        LayerEvent::Syscall(call) => Some(call.slept.as_ref()?.places[0].functions[1].clone()),
+        _ => None,
+    });
+    let names: Vec<Arc<str>> = names.collect();
+    assert!(names.len() > 1 && names.iter().all(|name| Arc::ptr_eq(name, &names[0])));
+}
+
+#[test]
+fn invalid_sleeps_are_rejected() {
+    let valid = message::EventBatch::decode(encode(&with_sleeps()).as_slice()).unwrap();
+    let refused = |change: fn(&mut message::CallSleeps)| {
+        let mut message = valid.clone();
+        change(&mut message.syscall_events.slept[0]);
+        decode(&message.encode_to_vec()).unwrap_err()
+    };
+    let value = |column, value| Malformed::Value { column, value };
+    let places = refused(|slept| slept.places.resize(5, Default::default()));
+    assert_eq!(places, value("CallSleeps.places", 5));
+    let functions = refused(|slept| slept.places[1].function = vec![0; 4]);
+    assert_eq!(functions, value("SleepPlace.function", 4));
+    let index = refused(|slept| slept.places[1].function = vec![999]);
+    assert_eq!(index, value("SleepPlace.function", 999));
 }

@@ -414,6 +414,7 @@ fn stats() -> impl Strategy<Value = SourceStats> {
             faults_filtered: last[18],
             calls_excluded: last[8],
             waits: RecordStats { fired: last[5], recorded: last[6], dropped: last[7] },
+            sleeps: RecordStats { fired: last[4], recorded: last[5], dropped: last[6] },
             names_displaced: last[9],
             events_overwritten: last[10],
             calls_unsampled: last[11],
