@@ -1,12 +1,14 @@
 //! A guest's requests and QEMU's operations in one trace, by the agents of guest and host, a broker and an
 //! aggregator.
 //!
-//! *Input*: a stock kernel in QEMU with three disks: on virtio with and without a serial number, and on virtio-scsi. `dd` writes, reads and
-//! flushes them, several at once, and writes the same ranges again and again. With `BLKKIN_VM_GUESTS=2` a second guest does
+//! *Input*: a stock kernel in QEMU with three disks: on virtio with and without a serial number, and on virtio-scsi. Their
+//! images are raw or qcow2. `dd` writes, reads and flushes them, several at once, and writes the same ranges again and
+//! again, some of them one after another and some scattered. With `BLKKIN_VM_GUESTS=2` a second guest does
 //! the same, and both read one image that neither may write. *Independent count*: the order. In the
 //! guest the requests for one range follow each other, and so do QEMU's operations on it: the n-th belongs to the n-th.
 //! Clocks take no part in that. QEMU's own log has the number of requests, and when it took up each one: by the host's
-//! clock, between issue and completion by the guest's. So the log bounds the difference of the clocks too.
+//! clock, between issue and completion by the guest's. So the log bounds the difference of the clocks too. Where the
+//! guest's bytes are in a qcow2 image is `qemu-img map`'s word.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -23,10 +25,12 @@ use blkkin_wire::event::{
 use blkkin_wire::ids::{DeviceId, FileId, NodeId, Pid, SpanId, TaskId};
 use blkkin_wire::span::Span;
 
+use serde_json::Value;
+
 use crate::broker::Broker;
 use crate::spooling::topic::consume;
 use crate::support::service::Service;
-use crate::support::tools::static_binary;
+use crate::support::tools::{capture, static_binary, tool};
 use crate::support::traces::{self, TraceReader};
 use crate::support::vm::{self, Guest, GuestOptions};
 use crate::support::{needs, or_skip};
@@ -47,7 +51,7 @@ const PROBED: u64 = 9_999;
 const SCRIPT: &str = r#"
 start_agent
 # QEMU's first operations make the host's agent look at its disks.
-dd if=/dev/vda of=/dev/null bs=512 count=1 skip=PROBED iflag=direct 2> /dev/null
+PROBE
 echo "guest: ready"
 read -r _ <&3
 part() {
@@ -56,6 +60,17 @@ part() {
         dd if=$1 of=/dev/null bs=4096 count=40 skip=$2 iflag=direct 2> /dev/null
     done
 }
+# Clusters of a new image in another order than the guest's.
+scattered() {
+    for round in 1 2 3; do
+        for n in $(seq 0 47); do
+            block=$((2048 + n * 37 % 48 * 16 + n % 16))
+            dd if=/dev/zero of=/dev/vda bs=4096 count=1 seek=$block oflag=direct conv=notrunc 2> /dev/null
+            dd if=/dev/vda of=/dev/null bs=4096 count=1 skip=$block iflag=direct 2> /dev/null
+        done
+    done
+}
+scattered
 part /dev/vda 10 & one=$!
 part /dev/vda 1000 & two=$!
 part /dev/vdb 10 & three=$!
@@ -80,7 +95,20 @@ fn node(guest: usize) -> NodeId {
     NodeId(MACHINE_ID + guest as u128)
 }
 
-/// Starts a guest with three disks of this cache and aio mode, and the shared one if there is an image for it.
+/// Format of the images in this mode, which may have others than raw ones.
+fn format(mode: &str) -> &str {
+    mode.strip_prefix("format=").and_then(|mode| mode.split(',').next()).unwrap_or("raw")
+}
+
+/// Cache and aio mode.
+fn cache_mode(mode: &str) -> &str {
+    match mode.strip_prefix("format=") {
+        Some(mode) => mode.split_once(',').unwrap().1,
+        None => mode,
+    }
+}
+
+/// Starts a guest with three disks of this mode, and the shared one if there is an image for it.
 fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) -> Guest {
     let name = GUESTS[guest];
     let port = folder.join(format!("guests/{name}.sock"));
@@ -96,17 +124,19 @@ fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) 
     ];
     for (name, bytes, device) in images {
         let image = folder.join(name);
-        fs::File::create(&image).unwrap().set_len(bytes).unwrap();
-        let image = image.display();
+        let size = bytes.to_string();
+        capture(tool("qemu-img").args(["create", "-q", "-f", format(mode)]).arg(&image).arg(size)).unwrap();
+        let (image, format, cache) = (image.display(), format(mode), cache_mode(mode));
         disks.push("-drive".to_owned());
-        disks.push(format!("file={image},if=none,id={name},format=raw,{mode}"));
+        disks.push(format!("file={image},if=none,id={name},format={format},{cache}"));
         disks.push("-device".to_owned());
         disks.push(format!("{device},drive={name}"));
     }
     if shared.exists() {
         let image = shared.display();
         disks.push("-drive".to_owned());
-        disks.push(format!("file={image},if=none,id={SHARED},format=raw,readonly=on,{mode}"));
+        let cache = cache_mode(mode);
+        disks.push(format!("file={image},if=none,id={SHARED},format=raw,readonly=on,{cache}"));
         disks.push("-device".to_owned());
         disks.push(format!("virtio-blk-pci,serial=shared,drive={SHARED}"));
     }
@@ -116,7 +146,14 @@ fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) 
     for event in ["virtio_blk_handle_write", "virtio_blk_handle_read"] {
         disks.extend(["-trace".to_owned(), event.to_owned()]);
     }
-    let (script, machine_id) = (SCRIPT.replace("PROBED", &PROBED.to_string()), node(guest).0);
+    // QEMU does not read a cluster without a place.
+    let probe = match format(mode) {
+        "raw" => {
+            format!("dd if=/dev/vda of=/dev/null bs=512 count=1 skip={PROBED} iflag=direct 2> /dev/null")
+        }
+        _ => format!("dd if=/dev/zero of=/dev/vda bs=512 count=1 seek={PROBED} oflag=direct 2> /dev/null"),
+    };
+    let (script, machine_id) = (SCRIPT.replace("PROBE", &probe), node(guest).0);
     let uuid = format!("11111111-2222-3333-4444-55555555555{guest}");
     let options = GuestOptions { name, uuid: &uuid, machine_id, script, disks };
     Guest::start(folder, kernel, binary, &port, &options)
@@ -127,6 +164,29 @@ fn agent(folder: &Path, settings: &Settings, guests: &Path, names: &[&str]) -> S
     let partitions = PARTITIONS.to_string();
     let machines: Vec<&str> = names.iter().flat_map(|name| ["--vm", name]).collect();
     Service::start(folder, "agent", &[&args[..], &machines, &["--partitions", &partitions]].concat())
+}
+
+/// Where ranges of a guest's disk are in its image: first byte of both, and length.
+type Places = Vec<(u64, u64, u64)>;
+
+/// Asks QEMU's tool where the guest's bytes are in an image.
+fn places(image: &Path) -> Places {
+    let map = capture(tool("qemu-img").args(["map", "--output=json"]).arg(image)).unwrap();
+    let map: Vec<Value> = serde_json::from_str(&map).unwrap();
+    let places = map.iter().filter_map(|place| {
+        Some((place["start"].as_u64()?, place["offset"].as_u64()?, place["length"].as_u64()?))
+    });
+    places.collect()
+}
+
+/// Returns the operation on the guest's disk of one on its image. One of QEMU's own, on its tables, has another name.
+fn on_disk(places: Option<&Places>, (operation, start, bytes): Operation) -> Operation {
+    let Some(places) = places else { return (operation, start, bytes) };
+    let holds = |(_, image, length): &&(u64, u64, u64)| *image <= start && start + bytes <= image + length;
+    match places.iter().find(holds) {
+        Some((guest, image, _)) => (operation, start - image + guest, bytes),
+        None => (operation.to_ascii_uppercase(), start, bytes),
+    }
 }
 
 /// Requests and operations that guests and host recorded, from the topic of events.
@@ -149,7 +209,8 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn of(batches: &[EventBatch]) -> Recorded {
+    /// `places`: of the disks in qcow2 images.
+    fn of(batches: &[EventBatch], places: &HashMap<String, Places>) -> Recorded {
         let mut recorded = Recorded::default();
         let (mut disks, mut files) =
             (HashMap::<(usize, DeviceId), String>::new(), HashMap::<FileId, String>::new());
@@ -227,7 +288,7 @@ impl Recorded {
                 _ => continue,
             };
             let SyscallOutcome::Returned(bytes) = call.outcome else { panic!("{call:?}") };
-            let key = (operation, call.args[3], bytes as u64);
+            let key = on_disk(places.get(&disk), (operation, call.args[3], bytes as u64));
             recorded.qemu.entry((disk, key)).or_default().push(call.span);
         }
         submissions.sort_by_key(|io: &AsyncIoEvent| io.start);
@@ -245,7 +306,7 @@ impl Recorded {
                 }
             };
             let bytes = io.bytes().unwrap_or_else(|| bios.get(&io.span).copied().unwrap_or_default());
-            let key = (operation, io.offset.unwrap() as u64, bytes.into());
+            let key = on_disk(places.get(&disk), (operation, io.offset.unwrap() as u64, bytes.into()));
             let span = if siblings[&io.root()] > 1 { io.span } else { io.root() };
             recorded.qemu.entry((disk, key)).or_default().push(span);
         }
@@ -437,7 +498,7 @@ impl Outcome {
     }
 
     /// Counts an operation on another range than its request's: it serves several that follow each other, of which the
-    /// parent is the first, or the range is rounded to blocks of 4 KiB.
+    /// parent is the first, or the range is rounded to blocks of 4 KiB or clusters of 64 KiB.
     fn merge(
         &mut self,
         recorded: &Recorded,
@@ -452,7 +513,9 @@ impl Outcome {
         let end = start + bytes;
         match of_parent {
             Some((_, at, length))
-                if (start, end) == (at / 4096 * 4096, (at + length).next_multiple_of(4096)) =>
+                if [4096, 65_536].iter().any(|block| {
+                    (start, end) == (at / block * block, (at + length).next_multiple_of(*block))
+                }) =>
             {
                 self.linked += 1;
                 *self.parts.entry((disk.to_owned(), (operation, at, length))).or_default() += 1;
@@ -482,12 +545,12 @@ impl Outcome {
     }
 }
 
-/// Mode of the images. `BLKKIN_VM_MODES` has others, separated by spaces: each boots a guest of its own.
-const MODES: &str = "cache=none,aio=threads";
+/// Modes of the images. `BLKKIN_VM_MODES` has others, separated by spaces: each boots a guest of its own.
+const MODES: &str = "cache=none,aio=threads format=qcow2,cache=none,aio=threads";
 
 #[test]
 fn each_request_of_a_guest_has_qemus_operation_in_its_trace() {
-    needs!("qemu-system-x86_64", "busybox", "strip");
+    needs!("qemu-system-x86_64", "qemu-img", "busybox", "strip");
     let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
     let modes = std::env::var("BLKKIN_VM_MODES").unwrap_or_else(|_| MODES.to_owned());
     for mode in modes.split_whitespace() {
@@ -555,7 +618,13 @@ fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64, u64), 
     let counts = aggregator.finish_without_error();
     println!("{mode}: {}", counts.lines().filter(|line| line.contains("link: ")).collect::<String>());
 
-    let recorded = Recorded::of(&consume(&settings));
+    let images = names.iter().flat_map(|name| DISKS.map(|disk| format!("{name}/{disk}")));
+    let in_clusters = images.filter(|disk| format(mode) == "qcow2" && !disk.ends_with(SHARED));
+    let places = in_clusters.map(|disk| {
+        let places = places(&folder.path().join(&disk));
+        (disk, places)
+    });
+    let recorded = Recorded::of(&consume(&settings), &places.collect());
     assert_eq!(recorded.lost[0], 0, "{}", running[0].console());
     let spans = spans(&settings);
     let outcome = Outcome::of(&recorded, &spans);

@@ -23,9 +23,11 @@ pub mod fuzzing;
 mod machines;
 mod open_files;
 mod option_list;
+mod qcow2;
 
 pub use block_options::{Aio, CacheMode, ImageOptions};
 pub use machines::{
     Image, Machine, images_of, is_qemu_program, machine_of, machine_of_qemu, machines, processes,
 };
 pub use open_files::{FileIdentity, OpenFile};
+pub use qcow2::Qcow2Header;

@@ -89,6 +89,8 @@ pub struct LinkEndpoint {
     pub clock: NodeClock,
     /// Clock of the other endpoint's node, if this node knows it.
     pub peer: Option<PeerClock>,
+    /// True if its key has a range of an image with clusters, which is not the range of the guest's disk.
+    pub in_clusters: bool,
 }
 
 /// Clock of another node, as an endpoint's node knows it.

@@ -36,7 +36,7 @@ pub struct VirtualMachineEvent {
     pub host: Option<Box<HostProcess>>,
 }
 
-/// Disk of a virtual machine whose image has the guest's bytes at the guest's offsets.
+/// Disk of a virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineDisk {
     /// Name that guest and host have for it: see [`DeviceEvent::disk`](crate::event::DeviceEvent::disk).
@@ -45,6 +45,9 @@ pub struct MachineDisk {
     pub device: DeviceId,
     /// Inode of the image. None if the image is the block device.
     pub ino: Option<u64>,
+    /// True if the image has clusters of 64 KiB or more in an order of its own (qcow2). Otherwise the guest's bytes are
+    /// at the guest's offsets.
+    pub in_clusters: bool,
 }
 
 /// Process that runs the node's virtual machine, on its host.

@@ -22,7 +22,12 @@ const IMAGE: u64 = 77;
 /// Returns a trace of a process that runs a virtual machine with one disk.
 fn of_qemu(root: Root) -> Trace {
     let file = fixtures::file_id(IMAGE);
-    let disk = MachineDisk { disk: "serial=root".into(), device: file.device, ino: Some(file.ino) };
+    let disk = MachineDisk {
+        disk: "serial=root".into(),
+        device: file.device,
+        ino: Some(file.ino),
+        in_clusters: false,
+    };
     let machine = VirtualMachineEvent { disks: vec![disk], ..fixtures::virtual_machine(1, "web1") };
     let mut trace = Trace { root, ..fixtures::trace(1) };
     trace.names.process = Some(ProcessNames { virtual_machine: Some(machine), ..Default::default() }.into());

@@ -68,9 +68,9 @@ pub(super) fn fragments_of(
 /// Takes the spans of each submission that serves a guest's request out of the spans of the call that made several: each
 /// is a trace of its own, whose root has a span link to the call.
 fn take_apart(trace: &Trace, spans: &mut Vec<Span>) -> Vec<(TraceId, Vec<Span>)> {
-    let servers = trace.disk_servers();
+    let servers = trace.disk_servers().into_iter().map(|server| server.endpoint);
     let roots: Vec<SpanId> =
-        servers.iter().filter(|server| is_apart(trace, server)).map(|server| server.span).collect();
+        servers.filter(|server| is_apart(trace, server)).map(|server| server.span).collect();
     if roots.is_empty() {
         return Vec::new();
     }
@@ -110,15 +110,16 @@ pub(super) fn endpoints(trace: &Trace) -> impl Iterator<Item = LinkEndpoint> {
         let is_linked = endpoint.side == RpcSide::Client || endpoint.span == trace.root_span;
         is_linked && &*endpoint.key.protocol != DISK_PROTOCOL
     };
-    let of_protocol = trace.rpc_endpoints.iter().filter(known).cloned().map(|event| (event, None));
+    let of_protocol = trace.rpc_endpoints.iter().filter(known).cloned().map(|event| (event, None, false));
     let (peer, clients) = trace.disk_clients().unzip();
-    let of_disks = clients.into_iter().flatten().map(move |event| (event, peer));
-    let served = trace.disk_servers().into_iter().map(|event| (event, None));
-    of_protocol.chain(of_disks).chain(served).map(move |(event, peer)| LinkEndpoint {
+    let of_disks = clients.into_iter().flatten().map(move |event| (event, peer, false));
+    let served = trace.disk_servers().into_iter().map(|server| (server.endpoint, None, server.in_clusters));
+    of_protocol.chain(of_disks).chain(served).map(move |(event, peer, in_clusters)| LinkEndpoint {
         trace: if is_apart(trace, &event) { trace.source.trace_id(event.span) } else { trace.id },
         event,
         clock,
         peer,
+        in_clusters,
     })
 }
 

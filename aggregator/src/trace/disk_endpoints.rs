@@ -36,6 +36,14 @@ const PUNCH_HOLE: u64 = 2;
 const SYNC_OPCODES: [(AsyncInterface, u8); 3] =
     [(AsyncInterface::IoUring, 3), (AsyncInterface::Libaio, 2), (AsyncInterface::Libaio, 3)];
 
+/// Operation of QEMU that serves requests of its guest.
+pub(crate) struct DiskServer {
+    /// With the range in the image.
+    pub(crate) endpoint: RpcEndpointEvent,
+    /// True if the image has clusters in an order of its own.
+    pub(crate) in_clusters: bool,
+}
+
 impl Trace {
     /// Returns the requests of a guest that its host serves, with the host's clock.
     pub(crate) fn disk_clients(&self) -> Option<(PeerClock, Vec<RpcEndpointEvent>)> {
@@ -53,7 +61,7 @@ impl Trace {
 
     /// Returns the operations of QEMU that serve requests of its guest. One that is alone has the span of the root;
     /// each of several is the root of a trace of its own.
-    pub(crate) fn disk_servers(&self) -> Vec<RpcEndpointEvent> {
+    pub(crate) fn disk_servers(&self) -> Vec<DiskServer> {
         let process = self.names.process.as_ref();
         let Some(machine) = process.and_then(|process| process.virtual_machine.as_ref()) else {
             return Vec::new();
@@ -63,13 +71,9 @@ impl Trace {
             machine.disks.iter().find(|disk| is_image(disk, file, device))
         };
         let server = |span: SpanId, disk: &MachineDisk, request: DiskRequest, times| {
-            endpoint(
-                span,
-                span,
-                RpcSide::Server,
-                request.key(self.source.node, machine.pid, &disk.disk),
-                times,
-            )
+            let key = request.key(self.source.node, machine.pid, &disk.disk);
+            let endpoint = endpoint(span, span, RpcSide::Server, key, times);
+            DiskServer { endpoint, in_clusters: disk.in_clusters }
         };
         let of_call = self.call().and_then(|call| {
             let disk = disk_of(call.file?.file, self.names.file.as_deref())?;
@@ -89,7 +93,7 @@ impl Trace {
         // One whose range is unknown, or that did not arrive, is another's too, and must not move with the first.
         let are_all_known = self.incomplete.bios == 0;
         if let ([_], [alone], true) = (on_images.as_slice(), servers.as_mut_slice(), are_all_known) {
-            (alone.span, alone.root) = (self.root_span, self.root_span);
+            (alone.endpoint.span, alone.endpoint.root) = (self.root_span, self.root_span);
         }
         servers
     }

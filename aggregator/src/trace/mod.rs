@@ -409,7 +409,8 @@ impl Trace {
     pub fn has_remote_client(&self) -> bool {
         let serves =
             |endpoint: &RpcEndpointEvent| endpoint.side == RpcSide::Server && endpoint.span == self.root_span;
-        self.rpc_endpoints.iter().any(serves) || self.disk_servers().iter().any(serves)
+        self.rpc_endpoints.iter().any(serves)
+            || self.disk_servers().iter().any(|server| serves(&server.endpoint))
     }
 
     /// Returns the role of this trace among the traces of the same id.

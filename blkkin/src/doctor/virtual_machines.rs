@@ -100,8 +100,15 @@ mod tests {
 
     fn image(path: &str, direct: bool, options: Option<ImageOptions>) -> Image {
         let identity = FileIdentity::Regular(1, 2);
-        let file =
-            OpenFile { path: path.into(), identity, bytes: 0, writable: false, direct, has_image_lock: true };
+        let file = OpenFile {
+            path: path.into(),
+            identity,
+            bytes: 0,
+            writable: false,
+            direct,
+            has_image_lock: true,
+            qcow2: None,
+        };
         Image { file, options }
     }
 

@@ -6,8 +6,9 @@
 //! *Invariant*: no two disks of one side have one name: both are left out. So guest and host can mean different
 //! disks by one name only if each has a disk that the other does not have or cannot name, of one size.
 //!
-//! On the host a disk is named only if its image is raw: then its bytes are at the guest's offsets. In the guest it is
-//! named only if it is QEMU's: on a virtio device, or by a vendor or model of this name.
+//! On the host a disk is named only if its image is raw, with its bytes at the guest's offsets, or qcow2, with clusters
+//! of 64 KiB or more. In the guest it is named only if it is QEMU's: on a virtio device, or by a vendor or model of
+//! this name.
 //!
 //! *In the guest* the disks are read once, before the first program is attached, and only by an agent that sends to a
 //! host: the driver of a virtio disk asks the device for its serial number, which is a request to the disk. A disk that
@@ -36,14 +37,18 @@ const SERIAL_MAX: usize = 20;
 /// Bytes before the serial number in a SCSI disk's page (vital product data, page 80).
 const PAGE_HEADER: usize = 4;
 const SECTOR: u64 = 512;
+/// Minimum bytes of a cluster of a disk that is named (`aggregator/src/stage/link/clusters.rs`).
+const CLUSTER_MIN: u64 = 64 << 10;
 
-/// Returns the disks of a virtual machine whose images have the guest's bytes at the guest's offsets. `root` has `sys`.
+/// Returns the disks of a virtual machine that have a name. `root` has `sys`.
 pub(crate) fn of_images(root: &Path, images: &[Image]) -> Vec<MachineDisk> {
     let named = images.iter().filter_map(|image| {
-        let options = image.options.as_ref()?;
-        if options.is_backing || options.format.as_deref() != Some("raw") {
-            return None;
-        }
+        let options = image.options.as_ref().filter(|options| !options.is_backing)?;
+        let in_clusters = match options.format.as_deref() {
+            Some("raw") => false,
+            Some("qcow2") => true,
+            _ => return None,
+        };
         let (device, ino, bytes) = match image.file.identity {
             FileIdentity::Regular(device, ino) => (device_id(device), Some(ino), image.file.bytes),
             FileIdentity::BlockDevice(device) => {
@@ -51,8 +56,14 @@ pub(crate) fn of_images(root: &Path, images: &[Image]) -> Vec<MachineDisk> {
                 (device, None, bytes_of(&root.join(format!("sys/dev/block/{device}")))?)
             }
         };
+        let header = image.file.qcow2.filter(|_| in_clusters);
+        if header.is_some_and(|header| header.cluster_bytes < CLUSTER_MIN) {
+            return None;
+        }
+        // Without its header a serial number must do.
+        let bytes = if in_clusters { header.map_or(0, |header| header.bytes) } else { bytes };
         let disk = name(options.serial.as_deref(), bytes)?.into();
-        Some(MachineDisk { disk, device, ino })
+        Some(MachineDisk { disk, device, ino, in_clusters })
     });
     unique(named.collect(), |disk| disk.disk.to_string())
 }
@@ -124,7 +135,7 @@ fn device_id(number: u64) -> DeviceId {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use blkkin_qemu::{Aio, CacheMode, ImageOptions, OpenFile};
+    use blkkin_qemu::{Aio, CacheMode, ImageOptions, OpenFile, Qcow2Header};
 
     use super::*;
 
@@ -141,7 +152,9 @@ mod tests {
         };
         let identity = FileIdentity::Regular(libc::makedev(8, 1), ino);
         let path = "/image".into();
-        let file = OpenFile { path, identity, bytes, writable: true, direct: true, has_image_lock: true };
+        let qcow2 = (format == "qcow2").then_some(Qcow2Header { bytes, cluster_bytes: 65_536 });
+        let file =
+            OpenFile { path, identity, bytes, writable: true, direct: true, has_image_lock: true, qcow2 };
         Image { file, options: Some(options) }
     }
 
@@ -179,11 +192,32 @@ mod tests {
             image(3, 4096, Some("root"), "raw"),
             image(4, 8192, None, "raw"),
             image(5, 3 << 20, None, "qcow2"),
+            image(6, 4 << 20, None, "vmdk"),
         ];
         let disks = of_images(root, &images);
         let names: Vec<_> = disks.iter().map(|disk| (disk.ino.unwrap(), &*disk.disk)).collect();
-        assert_eq!(names, [(1, expected[0]), (2, expected[1]), (3, expected[2]), (4, expected[4])]);
+        let last = (5, "bytes=3145728");
+        assert_eq!(names, [(1, expected[0]), (2, expected[1]), (3, expected[2]), (4, expected[4]), last]);
+        assert_eq!(
+            disks.iter().map(|disk| disk.in_clusters).collect::<Vec<_>>(),
+            [false, false, false, false, true]
+        );
         assert_eq!(disks[0].device, DeviceId { major: 8, minor: 1 });
+    }
+
+    #[test]
+    fn an_image_with_small_clusters_or_an_unread_header_is_not_named_by_its_length() {
+        let header = |bytes| Some(Qcow2Header { bytes: 1 << 20, cluster_bytes: bytes });
+        let names = |serial: Option<&str>, qcow2| {
+            let mut image = image(1, 9 << 20, serial, "qcow2");
+            image.file.qcow2 = qcow2;
+            let disks = of_images(Path::new("/"), &[image]);
+            disks.into_iter().map(|disk| disk.disk.into_string()).collect::<String>()
+        };
+        let header_of = [header(65_536), header(2 << 20), header(32_768), None];
+        assert_eq!(header_of.map(|qcow2| names(None, qcow2)), ["bytes=1048576", "bytes=1048576", "", ""]);
+        let by_serial = ["serial=a", "serial=a", "", "serial=a"];
+        assert_eq!(header_of.map(|qcow2| names(Some("a"), qcow2)), by_serial);
     }
 
     #[test]

@@ -698,6 +698,8 @@ pub struct VirtualMachineEvent {
     pub disks: ::prost::alloc::vec::Vec<MachineDisk>,
     #[prost(message, optional, tag = "7")]
     pub host: ::core::option::Option<HostProcess>,
+    #[prost(message, repeated, tag = "8")]
+    pub cluster_disks: ::prost::alloc::vec::Vec<MachineDisk>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MachineDisk {
@@ -905,6 +907,8 @@ pub struct LinkEndpoint {
     pub anchor: Anchor,
     #[prost(message, optional, tag = "13")]
     pub peer: ::core::option::Option<PeerClock>,
+    #[prost(fixed64, optional, tag = "14")]
+    pub image_cookie: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerClock {

@@ -24,7 +24,8 @@ pub(super) fn write(event: &VirtualMachineEvent, before: usize) -> Message {
         pid: event.pid.0,
         name: event.name.to_string(),
         uuid: event.uuid.to_string(),
-        disks: event.disks.iter().map(write_disk).collect(),
+        disks: event.disks.iter().filter(|disk| !disk.in_clusters).map(write_disk).collect(),
+        cluster_disks: event.disks.iter().filter(|disk| disk.in_clusters).map(write_disk).collect(),
         host: event.host.as_deref().map(write_host),
     }
 }
@@ -83,17 +84,20 @@ impl<'a> VirtualMachineReader<'a> {
         events: &mut Vec<LayerEvent>,
     ) -> Result<bool, Malformed> {
         let Some(row) = self.rows.next_if(|row| row.before as usize <= before) else { return Ok(false) };
-        let disk = |disk: &DiskMessage| MachineDisk {
+        let disk = |disk: &DiskMessage, in_clusters| MachineDisk {
             disk: disk.disk.as_str().into(),
             device: DeviceId::from_kernel(disk.device),
             ino: disk.ino,
+            in_clusters,
         };
+        let disks = row.disks.iter().map(|one| disk(one, false));
+        let cluster_disks = row.cluster_disks.iter().map(|one| disk(one, true));
         let event = VirtualMachineEvent {
             time: MonotonicNs(row.time),
             pid: Pid(row.pid),
             name: row.name.as_str().into(),
             uuid: row.uuid.as_str().into(),
-            disks: row.disks.iter().map(disk).collect(),
+            disks: disks.chain(cluster_disks).collect(),
             host: row.host.as_ref().map(read_host).transpose()?.map(Box::new),
         };
         events.push(LayerEvent::VirtualMachine(event.into()));

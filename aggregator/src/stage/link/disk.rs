@@ -27,6 +27,13 @@
 //! arrives later finds no choice that was not there, unless one of the others was lost: a wrong link takes two lost
 //! endpoints of two requests for the same range within the bound of the clocks.
 //!
+//! # Images with clusters
+//!
+//! In a qcow2 image a byte of the guest's disk may be anywhere. [`Unplaced`] learns from pairs without another candidate
+//! where. Then the operation has the range of the guest's disk, and the rules above apply. It may also be a request's
+//! range rounded to whole clusters, where QEMU fills up a new one. An operation whose place stays unknown is linked to
+//! nothing.
+//!
 //! *Rejected*: a decision at once, by the clocks alone ([`super`]). It requires a bound below the length of the server's
 //! endpoint, and a write to the page cache takes 3 us.
 
@@ -38,6 +45,8 @@ use blkkin_wire::stage::LogTime;
 use serde::{Deserialize, Serialize};
 
 use super::clock_bounds::ClockBounds;
+use super::clusters::CLUSTER;
+use super::unplaced::{Unplaced, is_on_clusters, pair};
 
 /// Time in ms of the log for which an endpoint waits for others that could take part. With a choice it waits twice.
 const SETTLE_MS: u64 = 2_000;
@@ -45,6 +54,9 @@ const SETTLE_MS: u64 = 2_000;
 const SPLIT_MAX: u64 = 16_384;
 /// Sectors of the largest block to which QEMU rounds a request for direct I/O.
 const BLOCK: u64 = 8;
+/// Maximum number of places of clusters of all disks, some 60 bytes each, and of one disk in any case.
+const CLUSTERS_MAX: usize = 262_144;
+const CLUSTERS_MIN: usize = 1_024;
 
 /// Waiting endpoints by disk.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -61,10 +73,14 @@ pub(super) struct DiskRequests {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Disk {
     clients: BTreeMap<Place, Waiting>,
+    /// By their range in the guest's disk.
     servers: BTreeMap<Place, Waiting>,
+    /// Of a disk in an image with clusters: the rest of its servers, and what is known of the clusters.
+    unplaced: Option<Box<Unplaced>>,
 }
 
-type Place = (u64, u64);
+/// Cookie and number of arrival.
+pub(super) type Place = (u64, u64);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Arrival {
@@ -74,8 +90,9 @@ struct Arrival {
     side: RpcSide,
 }
 
+/// An endpoint that has arrived.
 #[derive(Debug, Serialize, Deserialize)]
-struct Waiting {
+pub(super) struct Waiting {
     at: LogTime,
     endpoint: Box<LinkEndpoint>,
     state: State,
@@ -124,8 +141,13 @@ pub(super) enum Rule {
 
 impl Rule {
     /// Returns the text of the tag `blkkin.parent.evidence`.
-    pub(super) fn text(self) -> String {
-        let inside = "inside by both clocks";
+    pub(super) fn text(self, in_clusters: bool) -> String {
+        let inside = match in_clusters && !matches!(self, Rule::Flush(_)) {
+            true => {
+                "by the place of the image's cluster, which other requests have too, inside by both clocks"
+            }
+            false => "inside by both clocks",
+        };
         match self {
             Rule::Same => format!("rule: disk, operation and range, {inside}"),
             Rule::Merged(requests) => {
@@ -170,7 +192,7 @@ impl DiskRequests {
             queue.push_back(Arrival { at: now, disk: disk.clone(), place, side });
         }
         let of_disk = self.disks.entry(disk).or_default();
-        of_disk.of(side).insert(place, Waiting { at: now, endpoint: endpoint.into(), state: State::Open });
+        of_disk.insert(place, Waiting { at: now, endpoint: endpoint.into(), state: State::Open });
     }
 
     /// Decides about endpoints that have settled, and gives up those that waited for `wait_for` ms or, oldest first,
@@ -191,6 +213,10 @@ impl DiskRequests {
             self.expiring.pop_front_if(|arrival| has_waited(arrival, wait_for) || self.pending > max)
         {
             let was_evicted = !has_waited(&arrival, wait_for);
+            let Some(disk) = self.disks.get_mut(&arrival.disk) else { continue };
+            if !was_evicted {
+                disk.forget_clusters(&arrival);
+            }
             let Some(waiting) = self.remove(&arrival.disk, arrival.place, arrival.side) else { continue };
             decide(
                 clocks,
@@ -216,21 +242,46 @@ impl DiskRequests {
         decide: &mut dyn FnMut(&mut ClockBounds, Decision),
     ) {
         let Some(disk) = self.disks.get_mut(&arrival.disk) else { return };
-        let servers = match arrival.side {
+        let request = DiskRequest::from_cookie(arrival.place.0);
+        let (servers, unplaced) = match arrival.side {
             RpcSide::Server => {
-                if let Some(server) = disk.servers.get_mut(&arrival.place)
+                let place = disk.place_of(arrival.place);
+                if let Some(server) = place.and_then(|place| disk.servers.get_mut(&place))
                     && server.state == State::Doubtful
                     && arrival.at > server.at
                 {
                     server.state = State::Open;
                 }
-                vec![arrival.place]
+                (Vec::from_iter(place), if place.is_some() { Vec::new() } else { vec![arrival.place] })
             }
-            RpcSide::Client => disk.servers_of(DiskRequest::from_cookie(arrival.place.0)),
+            RpcSide::Client => (disk.servers_of(request), disk.unplaced_of(request)),
         };
         for place in servers {
             self.look_at(&arrival.disk, place, now, clocks, decide);
         }
+        for place in unplaced {
+            for placed in self.learn(arrival, place, now, clocks) {
+                self.look_at(&arrival.disk, placed, now, clocks, decide);
+            }
+        }
+    }
+
+    /// Looks for the request of a server without a place. Returns the servers that have a place now.
+    fn learn(&mut self, arrival: &Arrival, place: Place, now: LogTime, clocks: &ClockBounds) -> Vec<Place> {
+        let with_clusters = self.disks.values().filter(|disk| disk.unplaced.is_some()).count();
+        let max = (CLUSTERS_MAX / with_clusters.max(1)).max(CLUSTERS_MIN);
+        let Some(disk) = self.disks.get_mut(&arrival.disk) else { return Vec::new() };
+        if let Some(client) = disk.client_of_unplaced(place, now, clocks) {
+            return disk.learn(place, client, now, max);
+        }
+        let server = disk.unplaced.as_mut().and_then(|unplaced| unplaced.get_mut(place));
+        if let Some(server) = server.filter(|server| server.state == State::Open) {
+            // Others may tell the clusters apart meanwhile.
+            server.state = State::Doubtful;
+            let (disk, side) = (arrival.disk.clone(), RpcSide::Server);
+            self.settling.push_back(Arrival { at: now, disk, place, side });
+        }
+        Vec::new()
     }
 
     fn look_at(
@@ -255,8 +306,9 @@ impl DiskRequests {
                 };
             }
         };
-        let Some(server) = self.remove(name, place, RpcSide::Server) else { return };
         let Some(disk) = self.disks.get_mut(name) else { return };
+        let Some(server) = disk.take_server(place) else { return };
+        self.pending -= u64::from(server.state.is_open());
         let mut parent: Option<Box<LinkEndpoint>> = None;
         let mut new = 0;
         for place in clients {
@@ -271,7 +323,7 @@ impl DiskRequests {
             }
             // Others have all that they can get.
             if matches!(rule, Rule::Same | Rule::Merged(_)) {
-                disk.clients.remove(&place);
+                disk.take(place, RpcSide::Client);
             }
         }
         if let Some(client) = parent {
@@ -311,13 +363,115 @@ impl DiskRequests {
     }
 
     fn remove(&mut self, disk: &str, place: Place, side: RpcSide) -> Option<Waiting> {
-        let removed = self.disks.get_mut(disk)?.of(side).remove(&place)?;
+        let removed = self.disks.get_mut(disk)?.take(place, side)?;
         self.pending -= u64::from(removed.state.is_open());
         Some(removed)
     }
 }
 
 impl Disk {
+    fn insert(&mut self, place: Place, endpoint: Waiting) {
+        if endpoint.endpoint.event.side == RpcSide::Client {
+            self.unplaced.iter_mut().for_each(|unplaced| unplaced.add_request(place));
+            self.clients.insert(place, endpoint);
+            return;
+        }
+        if !endpoint.endpoint.in_clusters {
+            self.servers.insert(place, endpoint);
+            return;
+        }
+        let unplaced = self.unplaced.get_or_insert_with(|| {
+            let mut unplaced = Box::<Unplaced>::default();
+            self.clients.keys().for_each(|place| unplaced.add_request(*place));
+            unplaced
+        });
+        match unplaced.guest_cookie(place) {
+            Some(cookie) => drop(self.servers.insert((cookie, place.1), endpoint)),
+            None => unplaced.add(place, endpoint),
+        }
+    }
+
+    /// Removes an endpoint by the cookie with which it arrived.
+    fn take(&mut self, place: Place, side: RpcSide) -> Option<Waiting> {
+        if side == RpcSide::Client {
+            self.unplaced.iter_mut().for_each(|unplaced| unplaced.remove_request(place));
+            return self.clients.remove(&place);
+        }
+        match self.place_of(place) {
+            Some(place) => self.take_server(place),
+            None => self.unplaced.as_mut()?.take(place),
+        }
+    }
+
+    fn take_server(&mut self, place: Place) -> Option<Waiting> {
+        self.unplaced.iter_mut().for_each(|unplaced| unplaced.forget_placed(place.1));
+        self.servers.remove(&place)
+    }
+
+    /// Returns where a server waits, by the cookie with which it arrived; none if its place in the guest's disk is not
+    /// known.
+    fn place_of(&self, place: Place) -> Option<Place> {
+        match &self.unplaced {
+            Some(unplaced) => unplaced.placed(place),
+            None => Some(place),
+        }
+    }
+
+    /// Returns the waiting servers without a place that a client's request may concern.
+    fn unplaced_of(&mut self, client: DiskRequest) -> Vec<Place> {
+        let Some(unplaced) = &mut self.unplaced else { return Vec::new() };
+        match client.operation {
+            DiskOperation::Flush => Vec::new(),
+            DiskOperation::Discard => {
+                unplaced.map.forget_guest(client);
+                Vec::new()
+            }
+            DiskOperation::Read | DiskOperation::Write => unplaced.operations_for(client),
+        }
+    }
+
+    /// Returns the client of a server without a place, if there is no doubt.
+    fn client_of_unplaced(&self, place: Place, now: LogTime, clocks: &ClockBounds) -> Option<Place> {
+        let has_settled = |waiting: &Waiting| now.0.saturating_sub(waiting.at.0) > SETTLE_MS;
+        let contains =
+            |client: &Waiting, server: &Waiting| clocks.contains(&client.endpoint, &server.endpoint);
+        self.unplaced.as_ref()?.request_of(place, now, |request, server| {
+            let client = self.clients.get(&request)?;
+            if client.state != State::Open || !contains(client, server) {
+                return Some(false);
+            }
+            let mut placed = of_range(&self.servers, DiskRequest::from_cookie(request.0));
+            let is_served = placed.any(|(_, placed)| contains(client, placed));
+            (has_settled(client) && has_settled(server)).then_some(!is_served)
+        })
+    }
+
+    /// Learns from a server without a place and its client. Returns the servers that have a place now.
+    fn learn(&mut self, place: Place, client: Place, now: LogTime, max: usize) -> Vec<Place> {
+        let Some(unplaced) = &mut self.unplaced else { return Vec::new() };
+        let learned = unplaced.map.learn(&pair(place, client, now), max);
+        let mut placed = Vec::new();
+        for place in unplaced.operations_on(&learned) {
+            let Some(cookie) = unplaced.guest_cookie(place) else { continue };
+            let Some(mut server) = unplaced.take(place) else { continue };
+            server.state = State::Open;
+            self.servers.insert((cookie, place.1), server);
+            placed.push((cookie, place.1));
+        }
+        placed
+    }
+
+    /// Forgets the clusters of a server that waited for a client in vain.
+    fn forget_clusters(&mut self, arrival: &Arrival) {
+        if arrival.side == RpcSide::Server
+            && is_on_clusters(arrival.place.0)
+            && let Some(unplaced) = &mut self.unplaced
+            && unplaced.placed(arrival.place).is_some()
+        {
+            unplaced.map.forget_host(DiskRequest::from_cookie(arrival.place.0));
+        }
+    }
+
     fn of(&mut self, side: RpcSide) -> &mut BTreeMap<Place, Waiting> {
         match side {
             RpcSide::Client => &mut self.clients,
@@ -361,7 +515,10 @@ impl Disk {
             None => Choice::None,
             Some(_) if is_flush => flush(place, &candidates),
             Some((first, _)) if first.0 == place.0 => self.same_range(place, &candidates, clocks),
-            Some(_) => other_range(place, &candidates),
+            Some(_) => {
+                let block = if server.endpoint.in_clusters { CLUSTER } else { BLOCK };
+                other_range(place, &candidates, block)
+            }
         }
     }
 
@@ -398,8 +555,8 @@ fn flush(place: Place, candidates: &[Candidate<'_>]) -> Choice {
     }
 }
 
-/// Decides between clients of other ranges than the server's.
-fn other_range(place: Place, candidates: &[Candidate<'_>]) -> Choice {
+/// Decides between clients of other ranges than the server's. `block`: sectors to which QEMU rounds.
+fn other_range(place: Place, candidates: &[Candidate<'_>], block: u64) -> Choice {
     let (request, range) =
         (DiskRequest::from_cookie(place.0), |one: &Candidate<'_>| DiskRequest::from_cookie(one.0.0));
     let is_part = |one: &&Candidate<'_>| is_within(range(one), request);
@@ -410,7 +567,7 @@ fn other_range(place: Place, candidates: &[Candidate<'_>]) -> Choice {
     }
     if are_open
         && let [one] = parts.as_slice()
-        && is_rounded(range(one), request)
+        && is_rounded(range(one), request, block)
     {
         return Choice::Linked(places(&parts), Rule::Rounded);
     }
@@ -441,8 +598,8 @@ fn is_within(inner: DiskRequest, outer: DiskRequest) -> bool {
 }
 
 /// Returns whether a range is another one rounded to whole blocks.
-fn is_rounded(part: DiskRequest, whole: DiskRequest) -> bool {
-    (whole.start, whole.end()) == (part.start / BLOCK * BLOCK, part.end().next_multiple_of(BLOCK))
+fn is_rounded(part: DiskRequest, whole: DiskRequest, block: u64) -> bool {
+    (whole.start, whole.end()) == (part.start / block * block, part.end().next_multiple_of(block))
 }
 
 /// Returns whether ranges, by first sector, are the whole without overlap.

@@ -14,7 +14,7 @@ const GUEST: NodeId = NodeId(1);
 const AHEAD: u64 = 7_000_000_000;
 /// Half of a ping.
 const PING: i64 = 2_500_000;
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 
 /// A machine's clock by the time of the test, with this drift in ppm.
 fn clock_of(node: NodeId, time: u64, ppm: i64) -> u64 {
@@ -23,7 +23,13 @@ fn clock_of(node: NodeId, time: u64, ppm: i64) -> u64 {
     (1_000 * MS + ahead + time).wrapping_add_signed(drift)
 }
 
-fn endpoint(n: usize, side: RpcSide, request: DiskRequest, [begin, end]: [u64; 2], ppm: i64) -> LinkEndpoint {
+pub(super) fn endpoint(
+    n: usize,
+    side: RpcSide,
+    request: DiskRequest,
+    [begin, end]: [u64; 2],
+    ppm: i64,
+) -> LinkEndpoint {
     let (node, of_side) = match side {
         RpcSide::Client => (GUEST, 1_u128 << 64),
         RpcSide::Server => (HOST, 2 << 64),
@@ -50,12 +56,13 @@ fn endpoint(n: usize, side: RpcSide, request: DiskRequest, [begin, end]: [u64; 2
         trace: TraceId(of_side | n as u128),
         clock: NodeClock { source, anchor },
         peer: (side == RpcSide::Client).then_some(PeerClock { node: HOST, boot: BootId(HOST.0), offset }),
+        in_clusters: false,
     }
 }
 
 #[derive(Default)]
-struct Output {
-    linked: Vec<(TraceId, Reparented)>,
+pub(super) struct Output {
+    pub(super) linked: Vec<(TraceId, Reparented)>,
     unlinked: Vec<TraceId>,
 }
 
@@ -76,7 +83,7 @@ impl StageOutput for Output {
 }
 
 /// Runs the stage over endpoints that arrive at these times (ms), with a save and restore in the middle.
-fn run(mut endpoints: Vec<(u64, LinkEndpoint)>) -> (LinkStage, Output) {
+pub(super) fn run(mut endpoints: Vec<(u64, LinkEndpoint)>) -> (LinkStage, Output) {
     endpoints.sort_by_key(|(at, _)| *at);
     let config = LinkStageConfig::new(3);
     let (mut stage, mut out) = (LinkStage::new(Incarnation(1), config.clone()), Output::default());
@@ -98,7 +105,7 @@ fn run(mut endpoints: Vec<(u64, LinkEndpoint)>) -> (LinkStage, Output) {
     (stage, out)
 }
 
-fn write(start: u64, length: u32) -> DiskRequest {
+pub(super) fn write(start: u64, length: u32) -> DiskRequest {
     DiskRequest { operation: DiskOperation::Write, start, length }
 }
 
@@ -174,15 +181,15 @@ proptest! {
 }
 
 /// Endpoints of one guest request, or of one operation of QEMU, at 1 ms.
-fn guest(n: usize, request: DiskRequest, times: [u64; 2]) -> (u64, LinkEndpoint) {
+pub(super) fn guest(n: usize, request: DiskRequest, times: [u64; 2]) -> (u64, LinkEndpoint) {
     (0, endpoint(n, RpcSide::Client, request, times, 0))
 }
 
-fn qemu(n: usize, request: DiskRequest, times: [u64; 2]) -> (u64, LinkEndpoint) {
+pub(super) fn qemu(n: usize, request: DiskRequest, times: [u64; 2]) -> (u64, LinkEndpoint) {
     (300, endpoint(n, RpcSide::Server, request, times, 0))
 }
 
-fn parents(out: &Output) -> Vec<(u64, u64)> {
+pub(super) fn parents(out: &Output) -> Vec<(u64, u64)> {
     let mut parents: Vec<_> =
         out.linked.iter().map(|(trace, target)| (trace.0 as u64, target.parent.0)).collect();
     parents.sort_unstable();
@@ -203,7 +210,7 @@ fn neighbours_that_qemu_merges_have_one_operation_below_the_first() {
     ];
     let (stage, out) = run(endpoints.clone());
     assert_eq!(parents(&out), [(6, 2)]);
-    assert_eq!(&*out.linked[0].1.rule, Rule::Merged(3).text());
+    assert_eq!(&*out.linked[0].1.rule, Rule::Merged(3).text(false));
     assert_eq!((stage.stats().matched, stage.stats().unmatched), (4, 2));
     // One of them was lost.
     let (stage, out) = run(endpoints.into_iter().filter(|(_, one)| one.event.span != SpanId(3)).collect());

@@ -62,11 +62,15 @@
 //! The bound is published as a metric, and the shift is a function of the two endpoints alone.
 
 pub mod clock_bounds;
+#[cfg(test)]
+mod cluster_tests;
+mod clusters;
 mod disk;
 #[cfg(test)]
 mod disk_tests;
 #[cfg(test)]
 mod tests;
+mod unplaced;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -320,7 +324,7 @@ impl LinkStage {
                         .iter()
                         .for_each(|bound| config.on_clock_bound.observe(bound));
                 }
-                answer_linked(numbers, &client, &server, rule.text(), out);
+                answer_linked(numbers, &client, &server, rule.text(server.in_clusters), out);
             }
             Decision::Refused(endpoint) => {
                 stats.refused += 1;

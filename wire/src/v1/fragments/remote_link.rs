@@ -11,11 +11,14 @@ use crate::v1::rpc_endpoint::{NO_REPLY, SERVER, UNIQUE};
 use crate::v1::virtual_machine::{read_offset, write_offset};
 use crate::v1::{Malformed, frame};
 
+/// Cookie of no request. An older reader would take a range of the image for one of the guest's disk.
+const NO_REQUEST: u64 = u64::MAX;
+
 pub(super) fn encode_endpoint<'a>(
     endpoint: &'a LinkEndpoint,
     index: &mut impl FnMut(&'a str) -> u32,
 ) -> message::LinkEndpoint {
-    let LinkEndpoint { event, clock, peer, trace: _ } = endpoint;
+    let LinkEndpoint { event, clock, peer, trace: _, in_clusters } = endpoint;
     let flag = |set, flag| if set { flag } else { 0 };
     message::LinkEndpoint {
         flags: flag(event.side == RpcSide::Server, SERVER)
@@ -25,7 +28,7 @@ pub(super) fn encode_endpoint<'a>(
         root: event.root.0,
         protocol: index(&event.key.protocol),
         connection: index(&event.key.connection),
-        cookie: event.key.cookie,
+        cookie: if *in_clusters { NO_REQUEST } else { event.key.cookie },
         begin: event.begin.0,
         end: event.end.0,
         node: clock.source.node.0.to_be_bytes().to_vec(),
@@ -37,6 +40,7 @@ pub(super) fn encode_endpoint<'a>(
             boot: peer.boot.0.to_be_bytes().to_vec(),
             offset: write_offset(&peer.offset),
         }),
+        image_cookie: in_clusters.then_some(event.key.cookie),
     }
 }
 
@@ -59,7 +63,7 @@ pub(super) fn decode_endpoint(
             key: RpcKey {
                 protocol: string(endpoint.protocol, "LinkEndpoint.protocol")?,
                 connection: string(endpoint.connection, "LinkEndpoint.connection")?,
-                cookie: endpoint.cookie,
+                cookie: endpoint.image_cookie.unwrap_or(endpoint.cookie),
             },
             unique: endpoint.flags & UNIQUE != 0,
             no_reply: endpoint.flags & NO_REPLY != 0,
@@ -69,6 +73,7 @@ pub(super) fn decode_endpoint(
         trace,
         clock: NodeClock { source, anchor: frame::read_anchor(&endpoint.anchor) },
         peer: endpoint.peer.as_ref().map(decode_peer).transpose()?,
+        in_clusters: endpoint.image_cookie.is_some(),
     })
 }
 

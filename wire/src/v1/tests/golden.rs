@@ -28,6 +28,7 @@ fn bytes_are_stable() {
         ("virtual-machine-v1", with_virtual_machines()),
         ("machine-disks-v1", with_machine_disks()),
         ("sleeps-v1", with_sleeps()),
+        ("cluster-disks-v1", with_cluster_disks()),
     ] {
         let path = format!("{}/golden/{name}.bin", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("BLESS").is_some() {
@@ -760,7 +761,8 @@ fn with_machine_disks() -> EventBatch {
     let time = MonotonicNs(5_003_000_002);
     let device = DeviceId { major: 254, minor: 0 };
     let disks = [(r"serial=root", Some(1_234)), ("bytes=1073741824", None)];
-    let disks = disks.map(|(disk, ino)| MachineDisk { disk: disk.into(), device, ino }).to_vec();
+    let disks =
+        disks.map(|(disk, ino)| MachineDisk { disk: disk.into(), device, ino, in_clusters: false }).to_vec();
     let web = VirtualMachineEvent { disks, ..VirtualMachineEvent::bare(time, Pid(4_400), "web1", "") };
     let node = VirtualMachineEvent {
         host: Some(host_process().into()),
@@ -772,6 +774,29 @@ fn with_machine_disks() -> EventBatch {
     batch.events.push(LayerEvent::Device(device));
     batch.events.push(LayerEvent::VirtualMachine(node.into()));
     batch
+}
+
+/// Returns the batch with a disk in an image with clusters too. `golden/cluster-disks-v1.bin` holds it.
+fn with_cluster_disks() -> EventBatch {
+    let mut batch = with_machine_disks();
+    for event in &mut batch.events {
+        if let LayerEvent::VirtualMachine(machine) = event
+            && let Some(first) = machine.disks.first().cloned()
+        {
+            let disk = MachineDisk { disk: "serial=data".into(), in_clusters: true, ..first };
+            let disks = [&machine.disks[..], &[disk]].concat();
+            *machine = VirtualMachineEvent { disks, ..VirtualMachineEvent::clone(machine) }.into();
+        }
+    }
+    batch
+}
+
+/// A reader with the older schema must not take an offset in such an image for the guest's.
+#[test]
+fn reader_without_clusters_knows_no_disk_in_them() {
+    let mut message = message::EventBatch::decode(encode(&with_cluster_disks()).as_slice()).unwrap();
+    message.virtual_machine_events.iter_mut().for_each(|machine| machine.cluster_disks.clear());
+    assert_eq!(decode(&message.encode_to_vec()).unwrap().batch, with_machine_disks());
 }
 
 /// The host's agent adds the event of the node to a guest's record.

@@ -255,13 +255,18 @@ prop_compose! {
         time in time(), pid: u32, words in [text(), text()], disks in vec(machine_disk(), 0..3), host in option::of(host_process())
     ) -> VirtualMachineEvent {
         let [name, uuid] = words.map(Into::into);
+        let mut disks = disks;
+        // They are encoded in this order.
+        disks.sort_by_key(|disk| disk.in_clusters);
         VirtualMachineEvent { time, pid: Pid(pid), name, uuid, disks, host: host.map(Box::new) }
     }
 }
 
 prop_compose! {
-    fn machine_disk()(disk in text(), device in device(), ino in option::of(any::<u64>())) -> MachineDisk {
-        MachineDisk { disk, device, ino }
+    fn machine_disk()(
+        disk in text(), device in device(), ino in option::of(any::<u64>()), in_clusters: bool
+    ) -> MachineDisk {
+        MachineDisk { disk, device, ino, in_clusters }
     }
 }
 
