@@ -8,7 +8,7 @@
 //! guest the requests for one range follow each other, and so do QEMU's operations on it: the n-th belongs to the n-th.
 //! Clocks take no part in that. QEMU's own log has the number of requests, and when it took up each one: by the host's
 //! clock, between issue and completion by the guest's. So the log bounds the difference of the clocks too. Where the
-//! guest's bytes are in a qcow2 image is `qemu-img map`'s word.
+//! guest's bytes are in a qcow2 image comes from `qemu-img map`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -64,13 +64,14 @@ part() {
 scattered() {
     for round in 1 2 3; do
         for n in $(seq 0 47); do
-            block=$((2048 + n * 37 % 48 * 16 + n % 16))
+            block=$(($1 + n * 37 % 48 * 16 + n % 16))
             dd if=/dev/zero of=/dev/vda bs=4096 count=1 seek=$block oflag=direct conv=notrunc 2> /dev/null
             dd if=/dev/vda of=/dev/null bs=4096 count=1 skip=$block iflag=direct 2> /dev/null
         done
     done
 }
-scattered
+scattered 2048 & five=$!
+scattered 3072 & six=$!
 part /dev/vda 10 & one=$!
 part /dev/vda 1000 & two=$!
 part /dev/vdb 10 & three=$!
@@ -78,7 +79,7 @@ part /dev/sda 10 & four=$!
 for round in 1 2 3 4 5 6 7 8 9 10; do
     if [ -b /dev/vdc ]; then dd if=/dev/vdc of=/dev/null bs=4096 count=40 skip=10 iflag=direct 2> /dev/null; fi
 done
-wait $one $two $three $four
+wait $one $two $three $four $five $six
 for round in 1 2 3; do
     dd if=/dev/zero of=/dev/vdb bs=64k count=100 seek=50 conv=notrunc,fsync 2> /dev/null
 done

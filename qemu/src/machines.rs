@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use crate::block_options::{BlockOptions, ImageOptions};
 use crate::open_files::{FileIdentity, OpenFile, open_files};
 use crate::option_list::{OptionList, option_name};
+use crate::qcow2::Qcow2Header;
 
 /// Maximum length of a command line that is read; libvirt's have some 10 KiB.
 const COMMAND_LINE_MAX: u64 = 1 << 20;
@@ -44,6 +45,16 @@ pub struct Image {
     pub file: OpenFile,
     /// Options on the command line; none if it does not name the image.
     pub options: Option<ImageOptions>,
+    /// Header, if the options say that it is a qcow2 image and if it is readable.
+    pub qcow2: Option<Qcow2Header>,
+}
+
+impl Image {
+    fn of(file: OpenFile, options: Option<ImageOptions>) -> Image {
+        let format = options.as_ref().and_then(|options| options.format.as_deref());
+        let qcow2 = if format == Some("qcow2") { Qcow2Header::read(&file.link) } else { None };
+        Image { file, options, qcow2 }
+    }
 }
 
 /// Lists the virtual machines, by pid; `root` is the folder that has `proc`.
@@ -102,7 +113,7 @@ pub fn images_of(root: &Path, pid: u32) -> Option<Vec<Image>> {
     let image = |file: OpenFile| {
         let options = named.get(&file.identity).and_then(|number| options.of(*number));
         let is_block_device = matches!(file.identity, FileIdentity::BlockDevice(_));
-        (options.is_some() || file.has_image_lock || is_block_device).then_some(Image { file, options })
+        (options.is_some() || file.has_image_lock || is_block_device).then(|| Image::of(file, options))
     };
     Some(open_files(&process).ok()?.into_iter().filter_map(image).collect())
 }

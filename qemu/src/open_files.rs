@@ -13,8 +13,6 @@ use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::qcow2::Qcow2Header;
-
 /// Maximum number of descriptors of a process that are read.
 const DESCRIPTORS_MAX: usize = 65_536;
 /// Maximum number of bytes of a file of fdinfo that are read: some 1,000 locks.
@@ -46,8 +44,8 @@ pub struct OpenFile {
     pub direct: bool,
     /// True if QEMU's locks of an image are on it.
     pub has_image_lock: bool,
-    /// Header of a qcow2 image with such a lock, if it is readable.
-    pub qcow2: Option<Qcow2Header>,
+    /// Link to the file below /proc.
+    pub link: PathBuf,
 }
 
 impl FileIdentity {
@@ -71,7 +69,6 @@ pub(crate) fn open_files(process: &Path) -> std::io::Result<Vec<OpenFile>> {
             known.writable |= file.writable;
             known.direct |= file.direct;
             known.has_image_lock |= file.has_image_lock;
-            known.qcow2 = known.qcow2.or(file.qcow2);
         };
         files.entry(file.identity).and_modify(merge).or_insert(file);
     }
@@ -87,15 +84,14 @@ fn open_file(process: &Path, link: &Path) -> Option<OpenFile> {
     let file = fs::File::open(process.join("fdinfo").join(link.file_name()?)).ok()?;
     file.take(INFO_MAX).read_to_string(&mut info).ok()?;
     let flags = flags(&info)?;
-    let has_image_lock = info.lines().any(is_image_lock);
     Some(OpenFile {
         path: fs::read_link(link).ok()?,
         identity,
         bytes: about.len(),
         writable: flags & libc::O_ACCMODE != libc::O_RDONLY,
         direct: flags & libc::O_DIRECT != 0,
-        has_image_lock,
-        qcow2: if has_image_lock { Qcow2Header::read(link) } else { None },
+        has_image_lock: info.lines().any(is_image_lock),
+        link: link.to_owned(),
     })
 }
 

@@ -107,9 +107,9 @@ mod tests {
             writable: false,
             direct,
             has_image_lock: true,
-            qcow2: None,
+            link: path.into(),
         };
-        Image { file, options }
+        Image { file, options, qcow2: None }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! disks by one name only if each has a disk that the other does not have or cannot name, of one size.
 //!
 //! On the host a disk is named only if its image is raw, with its bytes at the guest's offsets, or qcow2, with clusters
-//! of 64 KiB or more. In the guest it is named only if it is QEMU's: on a virtio device, or by a vendor or model of
+//! of 64 KiB or more by its header. In the guest it is named only if it is QEMU's: on a virtio device, or by a vendor or model of
 //! this name.
 //!
 //! *In the guest* the disks are read once, before the first program is attached, and only by an agent that sends to a
@@ -44,9 +44,10 @@ const CLUSTER_MIN: u64 = 64 << 10;
 pub(crate) fn of_images(root: &Path, images: &[Image]) -> Vec<MachineDisk> {
     let named = images.iter().filter_map(|image| {
         let options = image.options.as_ref().filter(|options| !options.is_backing)?;
-        let in_clusters = match options.format.as_deref() {
-            Some("raw") => false,
-            Some("qcow2") => true,
+        let header = image.qcow2.filter(|header| header.cluster_bytes >= CLUSTER_MIN);
+        let (in_clusters, length) = match (options.format.as_deref(), header) {
+            (Some("raw"), _) => (false, None),
+            (Some("qcow2"), Some(header)) => (true, Some(header.bytes)),
             _ => return None,
         };
         let (device, ino, bytes) = match image.file.identity {
@@ -56,13 +57,7 @@ pub(crate) fn of_images(root: &Path, images: &[Image]) -> Vec<MachineDisk> {
                 (device, None, bytes_of(&root.join(format!("sys/dev/block/{device}")))?)
             }
         };
-        let header = image.file.qcow2.filter(|_| in_clusters);
-        if header.is_some_and(|header| header.cluster_bytes < CLUSTER_MIN) {
-            return None;
-        }
-        // Without its header a serial number must do.
-        let bytes = if in_clusters { header.map_or(0, |header| header.bytes) } else { bytes };
-        let disk = name(options.serial.as_deref(), bytes)?.into();
+        let disk = name(options.serial.as_deref(), length.unwrap_or(bytes))?.into();
         Some(MachineDisk { disk, device, ino, in_clusters })
     });
     unique(named.collect(), |disk| disk.disk.to_string())
@@ -134,6 +129,7 @@ fn device_id(number: u64) -> DeviceId {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
 
     use blkkin_qemu::{Aio, CacheMode, ImageOptions, OpenFile, Qcow2Header};
 
@@ -151,11 +147,11 @@ mod tests {
             iothreads: Vec::new(),
         };
         let identity = FileIdentity::Regular(libc::makedev(8, 1), ino);
-        let path = "/image".into();
         let qcow2 = (format == "qcow2").then_some(Qcow2Header { bytes, cluster_bytes: 65_536 });
+        let (path, link): (PathBuf, PathBuf) = ("/image".into(), "/proc/1/fd/3".into());
         let file =
-            OpenFile { path, identity, bytes, writable: true, direct: true, has_image_lock: true, qcow2 };
-        Image { file, options: Some(options) }
+            OpenFile { path, identity, bytes, writable: true, direct: true, has_image_lock: true, link };
+        Image { file, options: Some(options), qcow2 }
     }
 
     fn disk(root: &Path, name: &str, files: &[(&str, &[u8])], bus: &str) {
@@ -206,17 +202,17 @@ mod tests {
     }
 
     #[test]
-    fn an_image_with_small_clusters_or_an_unread_header_is_not_named_by_its_length() {
+    fn an_image_with_small_clusters_or_an_unread_header_is_not_named() {
         let header = |bytes| Some(Qcow2Header { bytes: 1 << 20, cluster_bytes: bytes });
         let names = |serial: Option<&str>, qcow2| {
             let mut image = image(1, 9 << 20, serial, "qcow2");
-            image.file.qcow2 = qcow2;
+            image.qcow2 = qcow2;
             let disks = of_images(Path::new("/"), &[image]);
             disks.into_iter().map(|disk| disk.disk.into_string()).collect::<String>()
         };
         let header_of = [header(65_536), header(2 << 20), header(32_768), None];
         assert_eq!(header_of.map(|qcow2| names(None, qcow2)), ["bytes=1048576", "bytes=1048576", "", ""]);
-        let by_serial = ["serial=a", "serial=a", "", "serial=a"];
+        let by_serial = ["serial=a", "serial=a", "", ""];
         assert_eq!(header_of.map(|qcow2| names(Some("a"), qcow2)), by_serial);
     }
 

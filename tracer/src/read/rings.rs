@@ -149,11 +149,13 @@ impl RingReader {
                         Some(Record::Waits(record)) => {
                             let waits = waits(record);
                             self.recorded.malformed += u64::from(waits.is_none());
-                            return self.waits.insert(SpanId(record.span), self.watermark, waits);
+                            let at = self.watermark.max(MonotonicNs(record.header.time_ns));
+                            return self.waits.insert(SpanId(record.span), at, waits);
                         }
                         Some(Record::Sleeps(record)) => {
                             let sleeps = self.functions.as_mut().map(|functions| sleeps(record, functions));
-                            return self.sleeps.insert(SpanId(record.span), self.watermark, sleeps);
+                            let at = self.watermark.max(MonotonicNs(record.header.time_ns));
+                            return self.sleeps.insert(SpanId(record.span), at, sleeps);
                         }
                         _ => {}
                     }

@@ -21,23 +21,29 @@
 //! *Rejected*: the tables in the image (QEMU writes them at a flush, so they lack what was written since then; the
 //! host's agent would read all of them, 8 bytes for each 64 KiB, to find the guest's place for an image's one).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
 use blkkin_wire::stage::LogTime;
 use serde::{Deserialize, Serialize};
 
+const SECTOR: u64 = 512;
 /// Sectors of a cluster.
 pub(super) const CLUSTER: u64 = 128;
 /// Time in ms of the log within which one pair confirms another.
 const PAIRS_WITHIN_MS: u64 = 60_000;
+/// Maximum number of sectors of an operation of which the clusters are looked up: 8 MiB. Linux sends a disk at most 4 MiB
+/// at once, unless it is told otherwise (`max_sectors_kb`).
+const LONGEST: u64 = 16_384;
 /// What a certain place counts for: two writes, a write and a read, or three reads.
 const CERTAIN: u8 = 3;
 const WRITE: u8 = 2;
 const READ: u8 = 1;
-/// What the place of another cluster with the same distance counts for.
+/// What the place of another cluster with the same distance counts for, and the number of places from which on it
+/// counts: on a small disk it has the same distance by chance.
 const NEIGHBOUR: u8 = 1;
+const NEIGHBOURS_FROM: usize = 1_000;
 /// What others must count for to prefer one of several pairs.
 const PREFERRED: u8 = 2;
 /// Distance in clusters within which one place supports another.
@@ -50,8 +56,8 @@ const MANY: usize = 8;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ClusterMap {
     by_host: BTreeMap<u64, Place>,
-    /// Cluster of the image, by the guest's. Certain places only.
-    by_guest: BTreeMap<u64, u64>,
+    /// Clusters of guest and image.
+    by_guest: BTreeSet<(u64, u64)>,
     /// Cluster of the image from which on the next one is given up.
     next_evicted: u64,
 }
@@ -79,9 +85,14 @@ pub(super) struct Pair {
     pub(super) at: LogTime,
 }
 
-/// Returns the clusters of a range.
+/// Returns the clusters of a range. An empty one, which no agent sends, has the cluster of its begin.
 pub(super) fn clusters(range: DiskRequest) -> RangeInclusive<u64> {
-    range.start / CLUSTER..=(range.end() - 1) / CLUSTER
+    range.start / CLUSTER..=(range.end().max(range.start + 1) - 1) / CLUSTER
+}
+
+/// Returns whether an operation is so long that its clusters are neither looked up nor learned.
+pub(super) fn is_too_long(range: DiskRequest) -> bool {
+    u64::from(range.length) > LONGEST
 }
 
 /// Returns a range relative to its first cluster: what guest and image have in common.
@@ -94,7 +105,7 @@ pub(super) fn within_cluster(range: DiskRequest) -> DiskRequest {
 pub(super) fn rounded(range: DiskRequest) -> Option<DiskRequest> {
     let start = range.start / CLUSTER * CLUSTER;
     let length = range.end().next_multiple_of(CLUSTER) - start;
-    DiskRequest::of_bytes(range.operation, start * 512, length * 512)
+    DiskRequest::of_bytes(range.operation, start * SECTOR, length * SECTOR)
 }
 
 impl Place {
@@ -123,11 +134,17 @@ impl ClusterMap {
     /// Returns the guest's range for a range of the image; none if the place of one of its clusters is not certain, or
     /// if they do not follow each other in the guest.
     pub(super) fn guest_range(&self, range: DiskRequest) -> Option<DiskRequest> {
+        if is_too_long(range) {
+            return None;
+        }
         let places = clusters(range).map(|host| self.by_host.get(&host).filter(|place| place.is_certain()));
         let places: Vec<u64> = places.map(|place| place.map(|place| place.guest)).collect::<Option<_>>()?;
         let first = *places.first()?;
         let follow = places.iter().zip(first..).all(|(place, expected)| *place == expected);
-        follow.then_some(DiskRequest { start: first * CLUSTER + range.start % CLUSTER, ..range })
+        let start = first * CLUSTER + range.start % CLUSTER;
+        let guest =
+            || DiskRequest::of_bytes(range.operation, start * SECTOR, u64::from(range.length) * SECTOR);
+        if follow { guest() } else { None }
     }
 
     /// Returns whether so many pairs of other requests agree with this one that it is the right one of several.
@@ -138,19 +155,38 @@ impl ClusterMap {
     /// Returns what pairs of other requests that agree with this one count for, up to [`CERTAIN`].
     fn weight_of_others(&self, pair: &Pair) -> u8 {
         let own = *clusters(pair.host).start();
-        let within = |distance: u64| {
+        let agreeing = |distance: u64| {
             let range = own.saturating_sub(distance)..=own.saturating_add(distance);
-            self.by_host.range(range).filter(|place| pair.agrees(*place))
+            self.by_host.range(range).filter(|place| pair.agrees(*place)).map(|(_, place)| place)
         };
-        // One neighbour may have the same distance by chance, whatever it counts for.
-        let weight = |(host, place): (&u64, &Place)| if *host == own { place.weight } else { NEIGHBOUR };
-        let near = within(NEAR).fold(0, |sum, place| (sum + weight(place)).min(CERTAIN));
-        let are_many = || within(FAR).filter(|(_, place)| place.is_certain()).take(MANY).count() == MANY;
-        if near < CERTAIN && are_many() { CERTAIN } else { near }
+        let of_own = self.by_host.get_key_value(&own).filter(|place| pair.agrees(*place));
+        let (weight, counted) =
+            of_own.map_or((0, pair.request), |(_, place)| (place.weight, place.requests[1]));
+        // A request may cover several clusters.
+        let requests = |places: &mut dyn Iterator<Item = &Place>, max: usize| {
+            let mut found = vec![counted];
+            for place in places {
+                if !found.contains(&place.requests[1]) {
+                    found.push(place.requests[1]);
+                }
+                if found.len() > max {
+                    break;
+                }
+            }
+            found.len() - 1
+        };
+        // One neighbour may have the same distance by chance, whatever its pairs count for.
+        let neighbours = match self.by_host.len() >= NEIGHBOURS_FROM {
+            true => requests(&mut agreeing(NEAR), CERTAIN.into()) as u8,
+            false => 0,
+        };
+        let near = weight + neighbours * NEIGHBOUR;
+        let are_many = || requests(&mut agreeing(FAR).filter(|place| place.is_certain()), MANY) == MANY;
+        if near < CERTAIN && are_many() { CERTAIN } else { near.min(CERTAIN) }
     }
 
     /// Adds a pair. Returns the clusters of the image that have a certain place now and had none.
-    pub(super) fn learn(&mut self, pair: &Pair, max: usize) -> Vec<u64> {
+    pub(super) fn learn(&mut self, pair: &Pair) -> Vec<u64> {
         let hosts = clusters(pair.host);
         let is_certain = pair.weight() + self.weight_of_others(pair) >= CERTAIN;
         let mut learned: Vec<(u64, u64)> = Vec::new();
@@ -178,31 +214,32 @@ impl ClusterMap {
             let requests = [last, pair.request];
             self.set(*host, Place { guest: *guest, weight, requests, at: pair.at });
         }
-        while self.by_host.len() > max {
-            self.evict();
-        }
         if is_certain { learned.into_iter().map(|(host, _)| host).collect() } else { Vec::new() }
     }
 
     fn set(&mut self, host: u64, place: Place) {
         self.forget(host);
-        if place.is_certain()
-            && let Some(moved) = self.by_guest.insert(place.guest, host)
-        {
-            self.by_host.remove(&moved);
+        if place.is_certain() {
+            self.forget_range(place.guest..=place.guest);
         }
+        self.by_guest.insert((place.guest, host));
         self.by_host.insert(host, place);
     }
 
     fn forget(&mut self, host: u64) {
-        if let Some(place) = self.by_host.remove(&host)
-            && self.by_guest.get(&place.guest) == Some(&host)
-        {
-            self.by_guest.remove(&place.guest);
+        if let Some(place) = self.by_host.remove(&host) {
+            self.by_guest.remove(&(place.guest, host));
         }
     }
 
-    fn evict(&mut self) {
+    fn forget_range(&mut self, guest: RangeInclusive<u64>) {
+        let places = self.by_guest.range((*guest.start(), 0)..=(*guest.end(), u64::MAX));
+        let hosts: Vec<u64> = places.map(|(_, host)| *host).collect();
+        hosts.into_iter().for_each(|host| self.forget(host));
+    }
+
+    /// Forgets one place, in turn.
+    pub(super) fn evict(&mut self) {
         let next = self.by_host.range(self.next_evicted..).next().or(self.by_host.first_key_value());
         if let Some(host) = next.map(|(host, _)| *host) {
             self.next_evicted = host + 1;
@@ -210,23 +247,26 @@ impl ClusterMap {
         }
     }
 
+    /// Returns the number of places.
+    pub(super) fn len(&self) -> usize {
+        self.by_host.len()
+    }
+
     /// Forgets the places of an operation that served no request there.
     pub(super) fn forget_host(&mut self, range: DiskRequest) {
-        clusters(range).for_each(|host| self.forget(host));
+        let hosts: Vec<u64> = self.by_host.range(clusters(range)).map(|(host, _)| *host).collect();
+        hosts.into_iter().for_each(|host| self.forget(host));
     }
 
     /// Forgets the places of clusters that the guest discards: QEMU may give them to others.
     pub(super) fn forget_guest(&mut self, range: DiskRequest) {
-        let hosts: Vec<u64> = self.by_guest.range(clusters(range)).map(|(_, host)| *host).collect();
-        hosts.into_iter().for_each(|host| self.forget(host));
+        self.forget_range(clusters(range));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MAX: usize = 1_000;
 
     /// Write of this many sectors from a sector of a cluster on.
     fn range(cluster: u64, sector: u64, length: u32) -> DiskRequest {
@@ -237,7 +277,16 @@ mod tests {
     fn learn(map: &mut ClusterMap, host: DiskRequest, guest: DiskRequest, at: u64) -> Vec<u64> {
         let request =
             map.next_evicted + map.by_host.values().map(|place| place.requests[1] + 1).max().unwrap_or(0);
-        map.learn(&Pair { host, guest, request, at: LogTime(at) }, MAX)
+        map.learn(&Pair { host, guest, request, at: LogTime(at) })
+    }
+
+    /// Returns a map with so many places far away that neighbours count.
+    fn large() -> ClusterMap {
+        let mut map = ClusterMap::default();
+        for n in 0..NEIGHBOURS_FROM as u64 {
+            learn(&mut map, range(1_000_000 + 100 * n, 0, 8), range(2_000_000 + 7 * n, 0, 8), 0);
+        }
+        map
     }
 
     #[test]
@@ -257,14 +306,14 @@ mod tests {
     fn a_place_is_certain_by_three_reads_or_a_write_and_a_read() {
         let read =
             |cluster, sector| DiskRequest { operation: DiskOperation::Read, ..range(cluster, sector, 8) };
-        let mut map = ClusterMap::default();
+        let mut map = large();
         let learned = [0, 8, 16].map(|sector| learn(&mut map, read(70, sector), read(3, sector), 0).len());
         assert_eq!(learned, [0, 0, 1]);
-        let mut map = ClusterMap::default();
+        let mut map = large();
         let of_request = |request| Pair { host: read(70, 0), guest: read(3, 0), request, at: LogTime(0) };
-        let learned = [1, 2, 1, 2, 3].map(|request| map.learn(&of_request(request), MAX).len());
+        let learned = [1, 2, 1, 2, 3].map(|request| map.learn(&of_request(request)).len());
         assert_eq!(learned, [0, 0, 0, 0, 1]);
-        let mut map = ClusterMap::default();
+        let mut map = large();
         learn(&mut map, read(70, 0), read(3, 0), 0);
         learn(&mut map, read(71, 0), read(4, 0), 0);
         assert_eq!(learn(&mut map, range(72, 0, 8), range(5, 0, 8), 0), [70, 71, 72]);
@@ -280,7 +329,7 @@ mod tests {
 
     #[test]
     fn places_nearby_of_one_distance_support_each_other() {
-        let mut map = ClusterMap::default();
+        let mut map = large();
         assert_eq!(learn(&mut map, range(70, 0, 8), range(3, 0, 8), 0), []);
         assert_eq!(learn(&mut map, range(75, 0, 8), range(8, 0, 8), 0), []);
         assert_eq!(learn(&mut map, range(74, 0, 8), range(8, 0, 8), 0), []);
@@ -296,12 +345,12 @@ mod tests {
             [false, false, true]
         );
         map.forget_host(range(70, 0, 8));
-        assert_eq!((map.by_host.len(), map.by_guest.len()), (0, 0));
+        assert_eq!((map.len(), map.by_guest.len()), (NEIGHBOURS_FROM, NEIGHBOURS_FROM));
     }
 
     #[test]
     fn many_places_of_one_distance_support_one_far_away() {
-        let mut map = ClusterMap::default();
+        let mut map = large();
         let learned: Vec<usize> =
             (0..9).map(|n| learn(&mut map, range(70 + n, 0, 8), range(n, 0, 8), 0).len()).collect();
         assert_eq!(learned, [0, 2, 1, 1, 1, 1, 1, 1, 1]);
@@ -311,16 +360,23 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_places_has_a_maximum() {
+    fn a_request_counts_once_for_all_its_clusters() {
+        let read =
+            |cluster, length| DiskRequest { operation: DiskOperation::Read, ..range(cluster, 0, length) };
+        let mut map = large();
+        assert_eq!(learn(&mut map, read(70, 1_280), read(3, 1_280), 0), []);
+        assert_eq!(learn(&mut map, read(72, 8), read(5, 8), 0), []);
+        assert_eq!(learn(&mut map, read(73, 8), read(6, 8), 0).len(), 8);
+    }
+
+    #[test]
+    fn a_place_is_given_up_in_turn() {
         let mut map = ClusterMap::default();
-        for n in 0..100 {
-            map.learn(
-                &Pair { host: range(10 * n, 0, 8), guest: range(n * n, 0, 8), request: n, at: LogTime(0) },
-                10,
-            );
-            assert!(map.by_host.len() <= 10);
+        for n in 0..10 {
+            learn(&mut map, range(10 * n, 0, 8), range(n * n, 0, 8), 0);
         }
-        assert_eq!(map.by_host.len(), 10);
+        (0..4).for_each(|_| map.evict());
+        assert_eq!((map.len(), map.by_guest.len(), map.by_host.first_key_value().unwrap().0), (6, 6, &40));
     }
 
     #[test]

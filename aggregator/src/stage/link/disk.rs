@@ -45,8 +45,8 @@ use blkkin_wire::stage::LogTime;
 use serde::{Deserialize, Serialize};
 
 use super::clock_bounds::ClockBounds;
-use super::clusters::CLUSTER;
-use super::unplaced::{Unplaced, is_on_clusters, pair};
+use super::clusters::{CLUSTER, ClusterMap, Pair};
+use super::unplaced::{Unplaced, is_on_clusters};
 
 /// Time in ms of the log for which an endpoint waits for others that could take part. With a choice it waits twice.
 const SETTLE_MS: u64 = 2_000;
@@ -54,9 +54,8 @@ const SETTLE_MS: u64 = 2_000;
 const SPLIT_MAX: u64 = 16_384;
 /// Sectors of the largest block to which QEMU rounds a request for direct I/O.
 const BLOCK: u64 = 8;
-/// Maximum number of places of clusters of all disks, some 60 bytes each, and of one disk in any case.
-const CLUSTERS_MAX: usize = 262_144;
-const CLUSTERS_MIN: usize = 1_024;
+/// Maximum number of places of clusters of all disks, some 100 bytes each.
+const PLACES_MAX: usize = 262_144;
 
 /// Waiting endpoints by disk.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -93,8 +92,8 @@ struct Arrival {
 /// An endpoint that has arrived.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Waiting {
-    at: LogTime,
-    endpoint: Box<LinkEndpoint>,
+    pub(super) at: LogTime,
+    pub(super) endpoint: Box<LinkEndpoint>,
     state: State,
 }
 
@@ -215,7 +214,7 @@ impl DiskRequests {
             let was_evicted = !has_waited(&arrival, wait_for);
             let Some(disk) = self.disks.get_mut(&arrival.disk) else { continue };
             if !was_evicted {
-                disk.forget_clusters(&arrival);
+                disk.forget_place(&arrival);
             }
             let Some(waiting) = self.remove(&arrival.disk, arrival.place, arrival.side) else { continue };
             decide(
@@ -229,7 +228,7 @@ impl DiskRequests {
             );
         }
         if self.disks.len() > 1_024 {
-            self.disks.retain(|_, disk| !disk.clients.is_empty() || !disk.servers.is_empty());
+            self.disks.retain(|_, disk| !disk.is_empty());
         }
     }
 
@@ -254,7 +253,7 @@ impl DiskRequests {
                 }
                 (Vec::from_iter(place), if place.is_some() { Vec::new() } else { vec![arrival.place] })
             }
-            RpcSide::Client => (disk.servers_of(request), disk.unplaced_of(request)),
+            RpcSide::Client => (disk.servers_of(request), disk.unplaced_of(arrival.place)),
         };
         for place in servers {
             self.look_at(&arrival.disk, place, now, clocks, decide);
@@ -268,20 +267,39 @@ impl DiskRequests {
 
     /// Looks for the request of a server without a place. Returns the servers that have a place now.
     fn learn(&mut self, arrival: &Arrival, place: Place, now: LogTime, clocks: &ClockBounds) -> Vec<Place> {
-        let with_clusters = self.disks.values().filter(|disk| disk.unplaced.is_some()).count();
-        let max = (CLUSTERS_MAX / with_clusters.max(1)).max(CLUSTERS_MIN);
         let Some(disk) = self.disks.get_mut(&arrival.disk) else { return Vec::new() };
-        if let Some(client) = disk.client_of_unplaced(place, now, clocks) {
-            return disk.learn(place, client, now, max);
+        if let Some(pair) = disk.pair_of(place, now, clocks) {
+            let placed = disk.learn(&pair, now);
+            self.limit_places();
+            return placed;
         }
         let server = disk.unplaced.as_mut().and_then(|unplaced| unplaced.get_mut(place));
         if let Some(server) = server.filter(|server| server.state == State::Open) {
-            // Others may tell the clusters apart meanwhile.
+            // Meanwhile others may show which one it is.
             server.state = State::Doubtful;
             let (disk, side) = (arrival.disk.clone(), RpcSide::Server);
             self.settling.push_back(Arrival { at: now, disk, place, side });
         }
         Vec::new()
+    }
+
+    /// Forgets places beyond the maximum: all of the disk that was used last the longest ago, or some of the only disk.
+    fn limit_places(&mut self) {
+        let with_places = || self.disks.values().filter_map(|disk| disk.unplaced.as_ref());
+        let mut places: usize = with_places().map(|unplaced| unplaced.map.len()).sum();
+        while places > PLACES_MAX {
+            let disks = self.disks.values_mut().filter_map(|disk| disk.unplaced.as_mut());
+            let mut disks: Vec<_> = disks.filter(|unplaced| unplaced.map.len() > 0).collect();
+            let Some(oldest) = disks.iter().map(|unplaced| unplaced.used).min() else { return };
+            let are_many = disks.len() > 1;
+            let Some(unplaced) = disks.iter_mut().find(|unplaced| unplaced.used == oldest) else { return };
+            let before = unplaced.map.len();
+            match are_many {
+                true => unplaced.map = ClusterMap::default(),
+                false => unplaced.map.evict(),
+            }
+            places -= before - unplaced.map.len();
+        }
     }
 
     fn look_at(
@@ -371,9 +389,13 @@ impl DiskRequests {
 
 impl Disk {
     fn insert(&mut self, place: Place, endpoint: Waiting) {
+        let (range, now) = (DiskRequest::from_cookie(place.0), endpoint.at);
         if endpoint.endpoint.event.side == RpcSide::Client {
-            self.unplaced.iter_mut().for_each(|unplaced| unplaced.add_request(place));
+            self.unplaced.iter_mut().for_each(|unplaced| unplaced.add_request(place, &endpoint));
             self.clients.insert(place, endpoint);
+            if range.operation == DiskOperation::Discard {
+                self.forget_discarded(range, now);
+            }
             return;
         }
         if !endpoint.endpoint.in_clusters {
@@ -382,20 +404,28 @@ impl Disk {
         }
         let unplaced = self.unplaced.get_or_insert_with(|| {
             let mut unplaced = Box::<Unplaced>::default();
-            self.clients.keys().for_each(|place| unplaced.add_request(*place));
+            self.clients.iter().for_each(|(place, client)| unplaced.add_request(*place, client));
             unplaced
         });
-        match unplaced.guest_cookie(place) {
+        unplaced.set_boot(endpoint.endpoint.clock.source.boot);
+        match unplaced.guest_cookie(place, now) {
             Some(cookie) => drop(self.servers.insert((cookie, place.1), endpoint)),
             None => unplaced.add(place, endpoint),
         }
     }
 
+    /// Returns whether no endpoint waits.
+    fn is_empty(&self) -> bool {
+        let has_none = |unplaced: &Box<Unplaced>| unplaced.is_empty();
+        self.clients.is_empty() && self.servers.is_empty() && self.unplaced.as_ref().is_none_or(has_none)
+    }
+
     /// Removes an endpoint by the cookie with which it arrived.
     fn take(&mut self, place: Place, side: RpcSide) -> Option<Waiting> {
         if side == RpcSide::Client {
-            self.unplaced.iter_mut().for_each(|unplaced| unplaced.remove_request(place));
-            return self.clients.remove(&place);
+            let client = self.clients.remove(&place)?;
+            self.unplaced.iter_mut().for_each(|unplaced| unplaced.remove_request(place, &client));
+            return Some(client);
         }
         match self.place_of(place) {
             Some(place) => self.take_server(place),
@@ -411,62 +441,77 @@ impl Disk {
     /// Returns where a server waits, by the cookie with which it arrived; none if its place in the guest's disk is not
     /// known.
     fn place_of(&self, place: Place) -> Option<Place> {
-        match &self.unplaced {
-            Some(unplaced) => unplaced.placed(place),
-            None => Some(place),
+        let placed = self.unplaced.as_ref().and_then(|unplaced| unplaced.placed(place));
+        placed.or_else(|| self.servers.contains_key(&place).then_some(place))
+    }
+
+    /// Returns the waiting servers without a place that a client may concern.
+    fn unplaced_of(&self, client: Place) -> Vec<Place> {
+        let (Some(unplaced), Some(waiting)) = (&self.unplaced, self.clients.get(&client)) else {
+            return Vec::new();
+        };
+        unplaced.operations_for(client, waiting)
+    }
+
+    /// Forgets the places of clusters that the guest discards, also of servers that wait there.
+    fn forget_discarded(&mut self, range: DiskRequest, now: LogTime) {
+        let Some(unplaced) = &mut self.unplaced else { return };
+        unplaced.on_discard(range, now);
+        let of = |operation| DiskRequest { operation, ..range };
+        let waiting = [of(DiskOperation::Read), of(DiskOperation::Write)];
+        let waiting: Vec<Place> = waiting
+            .into_iter()
+            .flat_map(|range| overlapping(&self.servers, range))
+            .filter(|(_, server)| server.endpoint.in_clusters)
+            .map(|(place, _)| *place)
+            .collect();
+        for place in waiting {
+            let Some(server) = self.servers.remove(&place) else { continue };
+            unplaced.forget_placed(place.1);
+            unplaced.add((server.endpoint.event.key.cookie, place.1), server);
         }
     }
 
-    /// Returns the waiting servers without a place that a client's request may concern.
-    fn unplaced_of(&mut self, client: DiskRequest) -> Vec<Place> {
-        let Some(unplaced) = &mut self.unplaced else { return Vec::new() };
-        match client.operation {
-            DiskOperation::Flush => Vec::new(),
-            DiskOperation::Discard => {
-                unplaced.map.forget_guest(client);
-                Vec::new()
-            }
-            DiskOperation::Read | DiskOperation::Write => unplaced.operations_for(client),
-        }
-    }
-
-    /// Returns the client of a server without a place, if there is no doubt.
-    fn client_of_unplaced(&self, place: Place, now: LogTime, clocks: &ClockBounds) -> Option<Place> {
+    /// Returns a server without a place and its client, if there is no doubt.
+    fn pair_of(&self, place: Place, now: LogTime, clocks: &ClockBounds) -> Option<Pair> {
         let has_settled = |waiting: &Waiting| now.0.saturating_sub(waiting.at.0) > SETTLE_MS;
         let contains =
             |client: &Waiting, server: &Waiting| clocks.contains(&client.endpoint, &server.endpoint);
-        self.unplaced.as_ref()?.request_of(place, now, |request, server| {
-            let client = self.clients.get(&request)?;
+        let fits = |request: Place, client: &Waiting, server: &Waiting| {
             if client.state != State::Open || !contains(client, server) {
                 return Some(false);
             }
             let mut placed = of_range(&self.servers, DiskRequest::from_cookie(request.0));
             let is_served = placed.any(|(_, placed)| contains(client, placed));
             (has_settled(client) && has_settled(server)).then_some(!is_served)
-        })
+        };
+        self.unplaced.as_ref()?.pair_of(place, |request| self.clients.get(&request), fits)
     }
 
     /// Learns from a server without a place and its client. Returns the servers that have a place now.
-    fn learn(&mut self, place: Place, client: Place, now: LogTime, max: usize) -> Vec<Place> {
+    fn learn(&mut self, pair: &Pair, now: LogTime) -> Vec<Place> {
         let Some(unplaced) = &mut self.unplaced else { return Vec::new() };
-        let learned = unplaced.map.learn(&pair(place, client, now), max);
+        let learned = unplaced.learn(pair);
         let mut placed = Vec::new();
         for place in unplaced.operations_on(&learned) {
-            let Some(cookie) = unplaced.guest_cookie(place) else { continue };
+            let Some(cookie) = unplaced.guest_cookie(place, now) else { continue };
             let Some(mut server) = unplaced.take(place) else { continue };
-            server.state = State::Open;
+            if server.state == State::Doubtful {
+                server.state = State::Open;
+            }
             self.servers.insert((cookie, place.1), server);
             placed.push((cookie, place.1));
         }
         placed
     }
 
-    /// Forgets the clusters of a server that waited for a client in vain.
-    fn forget_clusters(&mut self, arrival: &Arrival) {
+    /// Forgets the place of a server that waited for a client in vain.
+    fn forget_place(&mut self, arrival: &Arrival) {
         if arrival.side == RpcSide::Server
             && is_on_clusters(arrival.place.0)
             && let Some(unplaced) = &mut self.unplaced
-            && unplaced.placed(arrival.place).is_some()
+            && let Some(place) = unplaced.placed(arrival.place)
+            && self.servers.get(&place).is_some_and(|server| server.state.is_open())
         {
             unplaced.map.forget_host(DiskRequest::from_cookie(arrival.place.0));
         }
@@ -504,21 +549,52 @@ impl Disk {
         let request = DiskRequest::from_cookie(place.0);
         let same: Vec<_> = of_range(&self.clients, request).filter(|(_, client)| contains(client)).collect();
         let is_flush = request.operation == DiskOperation::Flush;
-        let candidates: Vec<_> = match same.is_empty() && !is_flush {
+        // An operation on whole clusters may be a part of a longer request too.
+        let all = !is_flush && (same.is_empty() || server.endpoint.in_clusters);
+        let candidates: Vec<_> = match all {
             true => overlapping(&self.clients, request).filter(|(_, client)| contains(client)).collect(),
             false => same,
         };
         if !has_settled(server) || !candidates.iter().all(|(_, client)| has_settled(client)) {
             return Choice::Later;
         }
+        if all && server.endpoint.in_clusters {
+            return self.on_clusters(place, &candidates, clocks);
+        }
         match candidates.first() {
             None => Choice::None,
             Some(_) if is_flush => flush(place, &candidates),
             Some((first, _)) if first.0 == place.0 => self.same_range(place, &candidates, clocks),
-            Some(_) => {
-                let block = if server.endpoint.in_clusters { CLUSTER } else { BLOCK };
-                other_range(place, &candidates, block)
+            Some(_) => other_range(place, &candidates),
+        }
+    }
+
+    /// Decides about a server in an image with clusters. It may be on a part of a longer request, and on more than a
+    /// request where QEMU fills up new clusters.
+    fn on_clusters(&self, place: Place, candidates: &[Candidate<'_>], clocks: &ClockBounds) -> Choice {
+        let (request, range) =
+            (DiskRequest::from_cookie(place.0), |one: &Candidate<'_>| DiskRequest::from_cookie(one.0.0));
+        let covers = |one: &Candidate<'_>| match request.operation {
+            DiskOperation::Write => is_within(request, filled_up(range(one), request)),
+            _ => is_within(request, range(one)),
+        };
+        let (covering, others): (Vec<Candidate<'_>>, Vec<_>) = candidates.iter().copied().partition(covers);
+        let is_part = |one: &Candidate<'_>| is_within(range(one), request);
+        match covering.as_slice() {
+            [] => other_range(place, candidates),
+            [one] if !others.iter().any(is_part) => {
+                let rule = match is_part(one) {
+                    true if range(one) == request => return self.same_range(place, &covering, clocks),
+                    true => Rule::Rounded,
+                    false => Rule::Part,
+                };
+                let is_free = match rule {
+                    Rule::Rounded => one.1.state == State::Open,
+                    _ => one.1.state != State::Refused,
+                };
+                if is_free { Choice::Linked(vec![*one.0], rule) } else { Choice::None }
             }
+            _ => Choice::Ambiguous(Vec::new(), vec![place]),
         }
     }
 
@@ -555,8 +631,8 @@ fn flush(place: Place, candidates: &[Candidate<'_>]) -> Choice {
     }
 }
 
-/// Decides between clients of other ranges than the server's. `block`: sectors to which QEMU rounds.
-fn other_range(place: Place, candidates: &[Candidate<'_>], block: u64) -> Choice {
+/// Decides between clients of other ranges than the server's.
+fn other_range(place: Place, candidates: &[Candidate<'_>]) -> Choice {
     let (request, range) =
         (DiskRequest::from_cookie(place.0), |one: &Candidate<'_>| DiskRequest::from_cookie(one.0.0));
     let is_part = |one: &&Candidate<'_>| is_within(range(one), request);
@@ -567,7 +643,7 @@ fn other_range(place: Place, candidates: &[Candidate<'_>], block: u64) -> Choice
     }
     if are_open
         && let [one] = parts.as_slice()
-        && is_rounded(range(one), request, block)
+        && is_rounded(range(one), request)
     {
         return Choice::Linked(places(&parts), Rule::Rounded);
     }
@@ -598,8 +674,21 @@ fn is_within(inner: DiskRequest, outer: DiskRequest) -> bool {
 }
 
 /// Returns whether a range is another one rounded to whole blocks.
-fn is_rounded(part: DiskRequest, whole: DiskRequest, block: u64) -> bool {
-    (whole.start, whole.end()) == (part.start / block * block, part.end().next_multiple_of(block))
+fn is_rounded(part: DiskRequest, whole: DiskRequest) -> bool {
+    (whole.start, whole.end()) == (part.start / BLOCK * BLOCK, part.end().next_multiple_of(BLOCK))
+}
+
+/// Returns what QEMU writes for a range where its clusters are new, if an operation has the begin or end of a cluster.
+fn filled_up(range: DiskRequest, operation: DiskRequest) -> DiskRequest {
+    let start = match operation.start.is_multiple_of(CLUSTER) {
+        true => range.start / CLUSTER * CLUSTER,
+        false => range.start,
+    };
+    let end = match operation.end().is_multiple_of(CLUSTER) {
+        true => range.end().next_multiple_of(CLUSTER),
+        false => range.end(),
+    };
+    DiskRequest { start, length: (end - start) as u32, ..range }
 }
 
 /// Returns whether ranges, by first sector, are the whole without overlap.

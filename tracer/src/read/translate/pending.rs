@@ -15,7 +15,7 @@ const AWAITED: DurationNs = DurationNs(100_000_000);
 /// Parts of system calls that have not been read, by span.
 #[derive(Debug)]
 pub(crate) struct PendingByCall<T> {
-    /// With the time before which all events had been read.
+    /// With the time from which on it is awaited.
     parts: HashMap<SpanId, (MonotonicNs, T)>,
     /// Records of these parts.
     pub(crate) recorded: u64,
@@ -28,12 +28,12 @@ impl<T> Default for PendingByCall<T> {
 }
 
 impl<T> PendingByCall<T> {
-    /// Counts a record, and adds the part of a call that it has, if any. `watermark`: all events before it have been
-    /// read.
+    /// Counts a record, and adds the part of a call that it has, if any. `at`: its time or, if all events before a later
+    /// one have been read, that one.
     #[cold]
-    pub(crate) fn insert(&mut self, span: SpanId, watermark: MonotonicNs, part: Option<T>) {
+    pub(crate) fn insert(&mut self, span: SpanId, at: MonotonicNs, part: Option<T>) {
         self.recorded += 1;
-        self.parts.extend(part.map(|part| (span, (watermark, part))));
+        self.parts.extend(part.map(|part| (span, (at, part))));
     }
 
     /// Takes the part of a call.
