@@ -167,7 +167,7 @@ fn agent(folder: &Path, settings: &Settings, guests: &Path, names: &[&str]) -> S
     Service::start(folder, "agent", &[&args[..], &machines, &["--partitions", &partitions]].concat())
 }
 
-/// Where ranges of a guest's disk are in its image: first byte of both, and length.
+/// Places of ranges of a guest's disk in its image: first byte of both, and length.
 type Places = Vec<(u64, u64, u64)>;
 
 /// Asks QEMU's tool where the guest's bytes are in an image.

@@ -45,7 +45,7 @@ pub struct Image {
     pub file: OpenFile,
     /// Options on the command line; none if it does not name the image.
     pub options: Option<ImageOptions>,
-    /// Header, if the options say that it is a qcow2 image and if it is readable.
+    /// Header, if its format on the command line is qcow2 and if it is readable.
     pub qcow2: Option<Qcow2Header>,
 }
 

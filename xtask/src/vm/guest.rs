@@ -67,6 +67,15 @@ pub(super) const GUESTS: &[Guest] = &[
         full_only: &[],
         by_attach: &[],
     },
+    // Programs by fentry can be preempted there.
+    Guest {
+        name: "6.12-preempt",
+        kernel: &Kernel::LINUX_6_12,
+        command_line: "preempt=full",
+        suites: &[],
+        full_only: &[&[suite("sleeps", "", Disk::Loop)]],
+        by_attach: &[&[(suite("sleeps", "", Disk::Loop), &[Attach::Fentry])]],
+    },
     Guest {
         name: "5.10",
         kernel: &Kernel::LINUX_5_10,

@@ -34,17 +34,17 @@ pub(super) const CLUSTER: u64 = 128;
 /// Time in ms of the log within which one pair confirms another.
 const PAIRS_WITHIN_MS: u64 = 60_000;
 /// Maximum number of sectors of an operation of which the clusters are looked up: 8 MiB. Linux sends a disk at most 4 MiB
-/// at once, unless it is told otherwise (`max_sectors_kb`).
+/// at once, unless it is configured otherwise (`max_sectors_kb`).
 const LONGEST: u64 = 16_384;
-/// What a certain place counts for: two writes, a write and a read, or three reads.
+/// Weight of a certain place: two writes, a write and a read, or three reads.
 const CERTAIN: u8 = 3;
 const WRITE: u8 = 2;
 const READ: u8 = 1;
-/// What the place of another cluster with the same distance counts for, and the number of places from which on it
-/// counts: on a small disk it has the same distance by chance.
+/// Weight of the place of another cluster with the same distance, and number of places from which on it counts: on a
+/// small disk it has the same distance by chance.
 const NEIGHBOUR: u8 = 1;
 const NEIGHBOURS_FROM: usize = 1_000;
-/// What others must count for to prefer one of several pairs.
+/// Weight of others by which one of several pairs is preferred.
 const PREFERRED: u8 = 2;
 /// Distance in clusters within which one place supports another.
 const NEAR: u64 = 4;
@@ -65,7 +65,7 @@ pub(super) struct ClusterMap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
     guest: u64,
-    /// What its pairs count for, up to [`CERTAIN`].
+    /// Weight of its pairs, up to [`CERTAIN`].
     weight: u8,
     /// Requests of the last two pairs, and time of the last one. A place with more pairs is certain.
     requests: [u64; 2],
@@ -147,12 +147,12 @@ impl ClusterMap {
         if follow { guest() } else { None }
     }
 
-    /// Returns whether so many pairs of other requests agree with this one that it is the right one of several.
+    /// Returns whether enough pairs of other requests agree with this one to prefer it to others.
     pub(super) fn prefers(&self, pair: &Pair) -> bool {
         self.weight_of_others(pair) >= PREFERRED
     }
 
-    /// Returns what pairs of other requests that agree with this one count for, up to [`CERTAIN`].
+    /// Returns the weight of pairs of other requests that agree with this one, up to [`CERTAIN`].
     fn weight_of_others(&self, pair: &Pair) -> u8 {
         let own = *clusters(pair.host).start();
         let agreeing = |distance: u64| {
@@ -280,7 +280,7 @@ mod tests {
         map.learn(&Pair { host, guest, request, at: LogTime(at) })
     }
 
-    /// Returns a map with so many places far away that neighbours count.
+    /// Returns a map with places far away, enough for neighbours to count.
     fn large() -> ClusterMap {
         let mut map = ClusterMap::default();
         for n in 0..NEIGHBOURS_FROM as u64 {

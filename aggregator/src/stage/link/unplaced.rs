@@ -39,7 +39,7 @@ const LOOKED_AT: usize = 64;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Unplaced {
     pub(super) map: ClusterMap,
-    /// When the map was last used.
+    /// Time of the last use of the map.
     pub(super) used: LogTime,
     /// Boot of the host: another virtual machine may have the same name after the next one.
     boot: Option<BootId>,
@@ -49,7 +49,7 @@ pub(super) struct Unplaced {
     paused_until: LogTime,
     /// Operations without a place, by their range in the image.
     operations: BTreeMap<Place, Waiting>,
-    /// The same by their range within a cluster and their begin, and by each cluster of the image.
+    /// Operations without a place by their range within a cluster and their begin, and by each cluster of the image.
     by_offset: BTreeSet<(u64, u64, Place)>,
     by_cluster: BTreeSet<(u64, Place)>,
     /// Waiting requests of the guest by their ranges within a cluster, and their begin by the host's clock.
