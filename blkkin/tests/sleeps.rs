@@ -122,8 +122,16 @@ fn each_voluntary_context_switch_of_a_call_is_at_a_named_place() {
     assert!(sleeps > 100, "{sleeps}");
     assert!(others * 20 <= sleeps, "{others} of {sleeps}");
     let reads = recording.calls_named("pread64");
-    assert_eq!(reads.len(), 200);
+    assert_all_but_missed(&recording, reads.len(), 200);
     assert!(reads.iter().any(|call| call.slept.is_some()));
+}
+
+/// Asserts that all calls were recorded, but for those that the kernel skipped: on a preemptible kernel another task may
+/// interrupt a function's program, and does not run it then.
+fn assert_all_but_missed(recording: &Recording, recorded: usize, made: usize) {
+    let missed = recording.stats.recursion_misses as usize;
+    assert!(recorded <= made && recorded + missed >= made, "{recorded} of {made}, {missed} missed");
+    assert!(missed == 0 || is_guest(), "{missed} missed");
 }
 
 /// Returns by how many ns two clocks of the kernel may differ: it measures the wait for a CPU by the scheduler's clock,
@@ -219,7 +227,7 @@ fn an_operation_that_is_kept_at_its_end_has_the_sleeps_of_its_call() {
     let (sleeps, _) = assert_sleeps(&recording);
     assert!(sleeps > 100, "{sleeps}");
     let names = ["pread64", "pwrite64", "fsync"];
-    assert_eq!(names.map(|name| recording.calls_named(name).len()), [200, 200, 20]);
+    assert_all_but_missed(&recording, names.iter().map(|name| recording.calls_named(name).len()).sum(), 420);
     assert!(recording.calls().all(|call| call.sampling != HeadSampling::ALL));
     let calls = || recording.calls().filter(|call| call.bios > 0 && call.slept.is_some());
     let with_waits = calls().filter(|call| call.waits.is_some()).count();

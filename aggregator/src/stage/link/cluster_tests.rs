@@ -229,7 +229,6 @@ fn few_links_are_wrong_where_chance_is_largest() {
         let of_run = right_and_wrong(&out);
         (right, wrong) = (right + of_run.0, wrong + of_run.1);
     }
-    println!("{right} links are right, {wrong} wrong");
     assert!(right > 1_000 && wrong * 1_000 <= right, "{right} right, {wrong} wrong");
 }
 

@@ -47,6 +47,7 @@ use serde::{Deserialize, Serialize};
 use super::clock_bounds::ClockBounds;
 use super::clusters::{CLUSTER, ClusterMap, Pair};
 use super::unplaced::{Unplaced, is_on_clusters};
+use super::waiting::{Place, State, Waiting};
 
 /// Time in ms of the log for which an endpoint waits for others that could take part. With a choice it waits twice.
 const SETTLE_MS: u64 = 2_000;
@@ -78,41 +79,12 @@ struct Disk {
     unplaced: Option<Box<Unplaced>>,
 }
 
-/// Cookie and number of arrival.
-pub(super) type Place = (u64, u64);
-
 #[derive(Debug, Serialize, Deserialize)]
 struct Arrival {
     at: LogTime,
     disk: Box<str>,
     place: Place,
     side: RpcSide,
-}
-
-/// An endpoint that has arrived.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Waiting {
-    pub(super) at: LogTime,
-    pub(super) endpoint: Box<LinkEndpoint>,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum State {
-    Open,
-    /// A client with a server, which may have more.
-    Linked,
-    /// An endpoint that had a choice, and so is still one of the choices of others.
-    Refused,
-    /// A server that has a choice, and is looked at again when the clocks may be better known.
-    Doubtful,
-}
-
-impl State {
-    /// Returns whether a decision is due.
-    fn is_open(self) -> bool {
-        matches!(self, State::Open | State::Doubtful)
-    }
 }
 
 /// Decision about endpoints, which do not wait any more.
@@ -416,8 +388,8 @@ impl Disk {
 
     /// Returns whether no endpoint waits.
     fn is_empty(&self) -> bool {
-        let has_none = |unplaced: &Box<Unplaced>| unplaced.is_empty();
-        self.clients.is_empty() && self.servers.is_empty() && self.unplaced.as_ref().is_none_or(has_none)
+        let without_place = self.unplaced.as_deref();
+        self.clients.is_empty() && self.servers.is_empty() && without_place.is_none_or(Unplaced::is_empty)
     }
 
     /// Removes an endpoint by the cookie with which it arrived.

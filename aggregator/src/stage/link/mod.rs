@@ -71,6 +71,7 @@ mod disk_tests;
 #[cfg(test)]
 mod tests;
 mod unplaced;
+mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -20,7 +20,7 @@ use blkkin_wire::stage::LogTime;
 use serde::{Deserialize, Serialize};
 
 use super::clusters::{ClusterMap, Pair, clusters, is_too_long, rounded, within_cluster};
-use super::disk::{Place, Waiting};
+use super::waiting::{Place, Waiting};
 
 /// Longest request of the guest from which places are learned: a longer one contains many operations.
 const LONGEST_NS: u64 = 100_000_000;

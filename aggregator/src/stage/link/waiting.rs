@@ -1,0 +1,34 @@
+//! Endpoints that wait for a decision about a disk (`disk.rs`).
+
+use blkkin_wire::remote_link::LinkEndpoint;
+use blkkin_wire::stage::LogTime;
+use serde::{Deserialize, Serialize};
+
+/// Cookie and number of arrival.
+pub(super) type Place = (u64, u64);
+
+/// An endpoint that has arrived.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Waiting {
+    pub(super) at: LogTime,
+    pub(super) endpoint: Box<LinkEndpoint>,
+    pub(super) state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum State {
+    Open,
+    /// A client with a server, which may have more.
+    Linked,
+    /// An endpoint that had a choice, and so is still one of the choices of others.
+    Refused,
+    /// A server that has a choice, and is looked at again when the clocks may be better known.
+    Doubtful,
+}
+
+impl State {
+    /// Returns whether a decision is due.
+    pub(super) fn is_open(self) -> bool {
+        matches!(self, State::Open | State::Doubtful)
+    }
+}
