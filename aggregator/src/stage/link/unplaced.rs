@@ -35,6 +35,9 @@ const DISCARDS: usize = 256;
 /// Maximum number of endpoints near in time that are looked at for a pair. With more the pair is in doubt.
 const LOOKED_AT: usize = 64;
 
+/// Maximum number of waiting requests that are too long or of which the time is not well known. With more all is in doubt.
+const SLOW_MAX: usize = 256;
+
 /// Operations and requests of a disk in an image with clusters.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Unplaced {
@@ -233,7 +236,7 @@ impl Unplaced {
         fits: impl Fn(Place, &Waiting, &Waiting) -> Option<bool>,
     ) -> Option<Pair> {
         let (operation, range) = (self.operations.get(&place)?, DiskRequest::from_cookie(place.0));
-        if !is_learned_from(range) {
+        if !is_learned_from(range) || self.slow.len() > SLOW_MAX {
             return None;
         }
         let begin = operation.endpoint.event.begin.0;
