@@ -7,8 +7,8 @@
 //! first seen. A module that takes the place of another one later gets that one's names for the addresses that were
 //! named before.
 //!
-//! *Cost*: reading the list takes 15 ms: at the start, and for a new address in a module that was loaded later. Another
-//! address in a module costs a read of /proc/modules. The list takes 5 MB.
+//! *Cost*: reading the list of 122,000 functions takes 85 ms, of which the kernel has 50: at the start, and for a new address
+//! in a module that was loaded later. Another address in a module costs a read of /proc/modules. The list takes 5 MB.
 
 use std::collections::HashMap;
 use std::fs::File;
