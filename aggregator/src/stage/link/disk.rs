@@ -31,8 +31,8 @@
 //!
 //! In a qcow2 image a byte of the guest's disk may be anywhere. [`Unplaced`] learns from pairs without another candidate
 //! where. Then the operation has the range of the guest's disk, and the rules above apply. It may also be a request's
-//! range rounded to whole clusters, where QEMU fills up a new one. An operation whose place stays unknown is linked to
-//! nothing.
+//! range rounded to whole clusters, where QEMU fills up a new one. An operation of which the place stays unknown is linked
+//! to nothing.
 //!
 //! *Rejected*: a decision at once, by the clocks alone ([`super`]). It requires a bound below the length of the server's
 //! endpoint, and a write to the page cache takes 3 us.
@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock_bounds::ClockBounds;
 use super::clusters::{CLUSTER, ClusterMap, Pair};
-use super::unplaced::{Unplaced, is_on_clusters};
+use super::unplaced::Unplaced;
 use super::waiting::{Place, State, Waiting};
 
 /// Time in ms of the log for which an endpoint waits for others that could take part. With a choice it waits twice.
@@ -370,7 +370,8 @@ impl Disk {
             }
             return;
         }
-        if !endpoint.endpoint.in_clusters {
+        // A flush is on the whole disk.
+        if !endpoint.endpoint.in_clusters || range.operation == DiskOperation::Flush {
             self.servers.insert(place, endpoint);
             return;
         }
@@ -480,7 +481,6 @@ impl Disk {
     /// Forgets the place of a server that waited for a client in vain.
     fn forget_place(&mut self, arrival: &Arrival) {
         if arrival.side == RpcSide::Server
-            && is_on_clusters(arrival.place.0)
             && let Some(unplaced) = &mut self.unplaced
             && let Some(place) = unplaced.placed(arrival.place)
             && self.servers.get(&place).is_some_and(|server| server.state.is_open())

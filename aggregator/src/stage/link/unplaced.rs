@@ -73,11 +73,6 @@ fn offsets(request: DiskRequest) -> impl Iterator<Item = u64> {
     std::iter::once(exact).chain(whole).map(DiskRequest::cookie)
 }
 
-/// Returns whether an operation may be on clusters: a flush is on the whole disk.
-pub(super) fn is_on_clusters(cookie: u64) -> bool {
-    DiskRequest::from_cookie(cookie).operation != DiskOperation::Flush
-}
-
 /// Returns whether places are learned from a range. A discarded cluster has no place any more.
 fn is_learned_from(range: DiskRequest) -> bool {
     matches!(range.operation, DiskOperation::Read | DiskOperation::Write) && !is_too_long(range)
@@ -160,10 +155,7 @@ impl Unplaced {
     /// Returns the cookie of an operation in the guest's disk, if it has a place, and notes it for
     /// [`Self::placed`].
     pub(super) fn guest_cookie(&mut self, place: Place, now: LogTime) -> Option<u64> {
-        let cookie = match is_on_clusters(place.0) {
-            true => self.map.guest_range(DiskRequest::from_cookie(place.0))?.cookie(),
-            false => place.0,
-        };
+        let cookie = self.map.guest_range(DiskRequest::from_cookie(place.0))?.cookie();
         self.placed.insert(place.1, cookie);
         self.used = now;
         Some(cookie)
