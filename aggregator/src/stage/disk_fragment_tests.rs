@@ -5,7 +5,7 @@ use std::sync::Arc;
 use blkkin_wire::async_io::{AsyncIoEvent, AsyncIoOutcome};
 use blkkin_wire::clock::{ClockOffset, MonotonicNs};
 use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
-use blkkin_wire::event::{BioEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome};
+use blkkin_wire::event::{BioEvent, BlockOp, RequestEvent, Submitter, SyscallEvent, SyscallOutcome};
 use blkkin_wire::fragment::TraceFragment;
 use blkkin_wire::ids::{BootId, NodeId, Pid, Sector, SpanId};
 use blkkin_wire::remote_link::{LinkEndpoint, RemoteLink, RpcEndpointEvent, RpcSide};
@@ -15,7 +15,7 @@ use blkkin_wire::virtual_machine::{HostProcess, MachineDisk, VirtualMachineEvent
 use super::fragments::{endpoints, fragments};
 use crate::fixtures;
 use crate::trace::async_io::AsyncIo;
-use crate::trace::{Incomplete, ProcessNames, Root, Trace};
+use crate::trace::{Incomplete, ProcessNames, Root, ShownIn, Trace};
 
 const IMAGE: u64 = 77;
 
@@ -136,20 +136,38 @@ fn a_submission_without_a_result_has_the_length_of_its_bios_if_all_are_there() {
     assert_eq!(servers(&trace), [(trace.source.trace_id(SpanId(2)).0, 2, write(8))]);
 }
 
-#[test]
-fn a_guests_request_is_a_client_once_the_hosts_clock_is_known() {
-    let mut trace = Trace { root: Root::Kernel, ..fixtures::trace(1) };
+const CLOCK: ClockOffset = ClockOffset { at: MonotonicNs(5), low: -10, high: 10 };
+
+/// Returns the host of the guest, with its clock.
+fn host() -> HostProcess {
+    HostProcess { node: NodeId(9), boot: BootId(8), pid: Pid(4_400), clock: Some(CLOCK) }
+}
+
+/// Names the guest that runs on this host.
+fn node(host: HostProcess) -> Option<Arc<VirtualMachineEvent>> {
+    let machine = VirtualMachineEvent::bare(MonotonicNs(1), VirtualMachineEvent::NODE, "web1", "");
+    Some(Arc::new(VirtualMachineEvent { host: Some(host.into()), ..machine }))
+}
+
+/// Returns a guest's trace with a request for 4 KiB at 8 KiB, to a disk that the host does not know.
+fn of_guest(root: Root) -> Trace {
+    let mut trace = Trace { root, ..fixtures::trace(1) };
     let request = fixtures::bio_and_request(1, 10, 12, (30, 70)).1;
     trace.requests = vec![RequestEvent { sector: Sector(16), bytes: 4096, ..request }];
-    let clock = ClockOffset { at: MonotonicNs(5), low: -10, high: 10 };
-    let host = HostProcess { node: NodeId(9), boot: BootId(8), pid: Pid(4_400), clock: Some(clock) };
-    let node = |host: HostProcess| {
-        let machine = VirtualMachineEvent::bare(MonotonicNs(1), VirtualMachineEvent::NODE, "web1", "");
-        Some(Arc::new(VirtualMachineEvent { host: Some(host.into()), ..machine }))
-    };
-    trace.names.node_machine = node(host.clone());
-    assert_eq!(endpoints(&trace).count(), 0, "no disk that the host knows");
+    trace.names.node_machine = node(host());
+    trace
+}
+
+/// Names the disk as the host does.
+fn name_disk(trace: &mut Trace) {
     Arc::make_mut(&mut trace.names.devices).disks.insert(trace.requests[0].device, "serial=root".into());
+}
+
+#[test]
+fn a_guests_request_is_a_client_once_the_hosts_clock_is_known() {
+    let mut trace = of_guest(Root::Kernel);
+    assert_eq!(endpoints(&trace).count(), 0, "no disk that the host knows");
+    name_disk(&mut trace);
     let all: Vec<_> = endpoints(&trace).collect();
     let [endpoint] = &all[..] else { panic!("{all:?}") };
     let operation = if trace.requests[0].op.is_write() { DiskOperation::Write } else { DiskOperation::Read };
@@ -159,9 +177,38 @@ fn a_guests_request_is_a_client_once_the_hosts_clock_is_known() {
         (&expected, RpcSide::Client, SpanId(12))
     );
     assert_eq!(endpoint.event.begin, trace.requests[0].issue.unwrap());
-    assert_eq!(endpoint.peer.unwrap().offset, clock);
-    trace.names.node_machine = node(HostProcess { clock: None, ..host });
+    assert_eq!(endpoint.peer.unwrap().offset, CLOCK);
+    trace.names.node_machine = node(HostProcess { clock: None, ..host() });
     assert_eq!(endpoints(&trace).count(), 0);
+}
+
+#[test]
+fn a_request_with_flushes_is_a_client_of_the_flushes_too() {
+    let mut trace = of_guest(Root::Kernel);
+    name_disk(&mut trace);
+    let requests = |trace: &Trace| {
+        let request =
+            |one: LinkEndpoint| (one.event.span.0, DiskRequest::from_cookie(one.event.key.cookie).operation);
+        endpoints(trace).map(request).collect::<Vec<_>>()
+    };
+    trace.requests[0].op = BlockOp(1);
+    assert_eq!(requests(&trace), [(12, DiskOperation::Write)]);
+    trace.requests[0].flush_sequence = true;
+    assert_eq!(requests(&trace), [(12, DiskOperation::Write), (12, DiskOperation::Flush)]);
+    trace.requests[0].op = BlockOp(2);
+    assert_eq!(requests(&trace), [(12, DiskOperation::Flush)]);
+}
+
+#[test]
+fn requests_of_a_commit_that_a_call_shows_are_in_the_calls_trace() {
+    let mut trace = of_guest(Root::Commit(fixtures::commit(1, (20, 90), 7, 1)));
+    name_disk(&mut trace);
+    let traces = |trace: &Trace| endpoints(trace).map(|one| one.trace).collect::<Vec<_>>();
+    assert_eq!(traces(&trace), [trace.id]);
+    let call = fixtures::trace(5);
+    trace.shown_in = Some(ShownIn { trace: call.id, call: SpanId(5) });
+    assert_eq!(traces(&trace), [call.id]);
+    assert_eq!(fragments(&trace).map(|one| one.spans.len()).sum::<usize>(), 0, "the call shows them");
 }
 
 #[test]

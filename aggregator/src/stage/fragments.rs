@@ -104,6 +104,8 @@ fn take_apart(trace: &Trace, spans: &mut Vec<Span>) -> Vec<(TraceId, Vec<Span>)>
 /// Returns the RPC endpoints of the trace's spans.
 pub(super) fn endpoints(trace: &Trace) -> impl Iterator<Item = LinkEndpoint> {
     let clock = NodeClock { source: trace.source, anchor: trace.anchor };
+    // The spans of a commit that a call shows are in the call's trace.
+    let shown = trace.shown_in.map_or(trace.id, |position| position.trace);
     // A server below the root has no trace to reparent, and is not the parent of a remote span. No source reports an
     // endpoint toward a disk: they are made here, so that a guest has none of another's disk.
     let known = |endpoint: &&RpcEndpointEvent| {
@@ -115,7 +117,7 @@ pub(super) fn endpoints(trace: &Trace) -> impl Iterator<Item = LinkEndpoint> {
     let of_disks = clients.into_iter().flatten().map(move |event| (event, peer, false));
     let served = trace.disk_servers().into_iter().map(|server| (server.endpoint, None, server.in_clusters));
     of_protocol.chain(of_disks).chain(served).map(move |(event, peer, in_clusters)| LinkEndpoint {
-        trace: if is_apart(trace, &event) { trace.source.trace_id(event.span) } else { trace.id },
+        trace: if is_apart(trace, &event) { trace.source.trace_id(event.span) } else { shown },
         event,
         clock,
         peer,

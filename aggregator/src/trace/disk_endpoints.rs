@@ -1,7 +1,7 @@
 //! Endpoints of a trace toward a virtual machine's disk: requests of a guest, and operations of QEMU.
 //!
 //! *In*: a trace. *Out*: for a guest's trace, a client endpoint for each request to a disk that guest and host both
-//! name. For a trace of a QEMU process, a server endpoint for each operation on the image of such a disk: a system call,
+//! name, and another one for the flushes that the guest sends before or after a request's data. For a trace of a QEMU process, a server endpoint for each operation on the image of such a disk: a system call,
 //! or a submission of asynchronous I/O.
 //!
 //! A call that submits several serves several requests, so each submission is a trace of its own, with a span link to
@@ -49,13 +49,14 @@ impl Trace {
     pub(crate) fn disk_clients(&self) -> Option<(PeerClock, Vec<RpcEndpointEvent>)> {
         let host = self.names.node_machine.as_ref()?.host.as_deref()?;
         let clock = PeerClock { node: host.node, boot: host.boot, offset: host.clock? };
-        let client = |request: &RequestEvent| {
+        let client = |(request, to_disk): (&RequestEvent, DiskRequest)| {
             let disk = self.names.devices.disks.get(&request.device)?;
-            let key = request_of(request)?.key(host.node, host.pid, disk);
+            let key = to_disk.key(host.node, host.pid, disk);
             let (span, times) = (request.span, [request.issue?, request.complete]);
             Some(endpoint(span, self.root_span, RpcSide::Client, key, times))
         };
-        let clients: Vec<_> = self.requests.iter().filter_map(client).collect();
+        let with_parts = self.requests.iter().flat_map(|one| parts_of(one).map(move |part| (one, part)));
+        let clients: Vec<_> = with_parts.filter_map(client).collect();
         (!clients.is_empty()).then_some((clock, clients))
     }
 
@@ -115,6 +116,14 @@ fn is_image(disk: &MachineDisk, file: FileId, device: Option<DeviceId>) -> bool 
         Some(ino) => (disk.device, ino) == (file.device, file.ino),
         None => device == Some(disk.device),
     }
+}
+
+/// Returns what the host sees of a guest's request. If it went through the guest's flush machinery (FUA, PREFLUSH), the
+/// host sees flushes before or after its data.
+fn parts_of(request: &RequestEvent) -> impl Iterator<Item = DiskRequest> + use<> {
+    let own = request_of(request);
+    let flush = own.filter(|own| request.flush_sequence && *own != DiskRequest::FLUSH);
+    own.into_iter().chain(flush.map(|_| DiskRequest::FLUSH))
 }
 
 fn request_of(request: &RequestEvent) -> Option<DiskRequest> {
