@@ -1,14 +1,15 @@
 //! A guest's requests and QEMU's operations in one trace, by the agents of guest and host, a broker and an
 //! aggregator.
 //!
-//! *Input*: a stock kernel in QEMU with three disks: on virtio with and without a serial number, and on virtio-scsi. Their
-//! images are raw or qcow2. `dd` writes, reads and flushes them, several at once, and writes the same ranges again and
+//! *Input*: a stock kernel in QEMU with four disks: on virtio with and without a serial number, and two on virtio-scsi, of
+//! which one has ext4. The other images are raw or qcow2. `dd` writes, reads and flushes them, several at once, and writes the same ranges again and
 //! again, some of them one after another and some scattered. With `BLKKIN_VM_GUESTS=2` a second guest does
 //! the same, and both read one image that neither may write. *Independent count*: the order. In the
 //! guest the requests for one range follow each other, and so do QEMU's operations on it: the n-th belongs to the n-th.
 //! Clocks take no part in that. QEMU's own log has the number of requests, and when it took up each one: by the host's
 //! clock, between issue and completion by the guest's. So the log bounds the difference of the clocks too. Where the
-//! guest's bytes are in a qcow2 image comes from `qemu-img map`.
+//! guest's bytes are in a qcow2 image comes from `qemu-img map`. A journal's commit block is written between two flushes,
+//! so QEMU's operations directly before and after that write belong to the same request.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -18,11 +19,11 @@ use std::time::Duration;
 use blkkin_bus::kafka::Settings;
 use blkkin_wire::async_io::{AsyncDirection, AsyncIoEvent};
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::clock::ClockOffset;
+use blkkin_wire::clock::{ClockOffset, MonotonicNs};
 use blkkin_wire::event::{
     BioEvent, LayerEvent, RequestEvent, Submitter, SyscallEvent, SyscallOutcome, TaskRef,
 };
-use blkkin_wire::ids::{DeviceId, FileId, NodeId, Pid, SpanId, TaskId};
+use blkkin_wire::ids::{DeviceId, FileId, NodeId, Pid, SpanId, TaskId, TraceId};
 use blkkin_wire::span::Span;
 
 use serde_json::Value;
@@ -42,7 +43,11 @@ const PARTITIONS: u32 = 4;
 const SOON: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(120);
 
-const DISKS: [&str; 4] = ["vda", "vdb", "sda", SHARED];
+const DISKS: [&str; 5] = ["vda", "vdb", "sda", JOURNAL, SHARED];
+/// Disk with ext4, in a raw image.
+const JOURNAL: &str = "sdb";
+/// Files that the guest makes there and syncs, one after another.
+const FILES: usize = 20;
 /// Disk of both guests, with one file as its image.
 const SHARED: &str = "vdc";
 /// Sector that the guest reads first.
@@ -80,6 +85,10 @@ for round in 1 2 3 4 5 6 7 8 9 10; do
     if [ -b /dev/vdc ]; then dd if=/dev/vdc of=/dev/null bs=4096 count=40 skip=10 iflag=direct 2> /dev/null; fi
 done
 wait $one $two $three $four $five $six
+mkdir /mnt
+mount -t ext4 /dev/sdb /mnt || echo "guest: cannot mount"
+for n in $(seq FILES); do dd if=/dev/zero of=/mnt/$n bs=4096 count=1 conv=fsync 2> /dev/null; done
+umount /mnt
 for round in 1 2 3; do
     dd if=/dev/zero of=/dev/vdb bs=64k count=100 seek=50 conv=notrunc,fsync 2> /dev/null
 done
@@ -122,12 +131,18 @@ fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) 
         ("vda", 16 << 20, "virtio-blk-pci,serial=root"),
         ("vdb", 32 << 20, "virtio-blk-pci"),
         ("sda", 16 << 20, "scsi-hd,serial=data"),
+        (JOURNAL, 16 << 20, "scsi-hd,serial=journal"),
     ];
     for (name, bytes, device) in images {
         let image = folder.join(name);
-        let size = bytes.to_string();
-        capture(tool("qemu-img").args(["create", "-q", "-f", format(mode)]).arg(&image).arg(size)).unwrap();
-        let (image, format, cache) = (image.display(), format(mode), cache_mode(mode));
+        let (size, format) = (bytes.to_string(), if name == JOURNAL { "raw" } else { format(mode) });
+        capture(tool("qemu-img").args(["create", "-q", "-f", format]).arg(&image).arg(size)).unwrap();
+        if name == JOURNAL {
+            // Nothing is left for a kernel thread to write.
+            let options = "lazy_itable_init=0,lazy_journal_init=0";
+            capture(tool("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-E", options]).arg(&image)).unwrap();
+        }
+        let (image, cache) = (image.display(), cache_mode(mode));
         disks.push("-drive".to_owned());
         disks.push(format!("file={image},if=none,id={name},format={format},{cache}"));
         disks.push("-device".to_owned());
@@ -155,6 +170,7 @@ fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) 
         _ => format!("dd if=/dev/zero of=/dev/vda bs=512 count=1 seek={PROBED} oflag=direct 2> /dev/null"),
     };
     let (script, machine_id) = (SCRIPT.replace("PROBE", &probe), node(guest).0);
+    let script = script.replace("FILES", &FILES.to_string());
     let uuid = format!("11111111-2222-3333-4444-55555555555{guest}");
     let options = GuestOptions { name, uuid: &uuid, machine_id, script, disks };
     Guest::start(folder, kernel, binary, &port, &options)
@@ -199,6 +215,10 @@ struct Recorded {
     qemu: BTreeMap<(String, Operation), Vec<SpanId>>,
     /// Flushes of each side.
     flushes: [usize; 2],
+    /// Operations on images of [`JOURNAL`] by disk and begin: a write, or a flush.
+    journals: BTreeMap<(String, MonotonicNs), (bool, SpanId)>,
+    /// Writes of the guests that need a flush before and after them.
+    between_flushes: HashSet<SpanId>,
     /// Issue and completion of each of the guest's requests.
     times: HashMap<SpanId, [u64; 2]>,
     /// Bounds of the difference of a guest's clock that the host's agent added, each once.
@@ -271,6 +291,9 @@ impl Recorded {
                 }
                 other => panic!("{other}: {request:?}"),
             };
+            if request.op.is_preflush() && request.op.is_fua() {
+                recorded.between_flushes.insert(request.span);
+            }
             let issue = request.issue.unwrap_or(request.start);
             recorded.times.insert(request.span, [issue.0, request.complete.0]);
             let key = (operation, request.sector.0 * 512, u64::from(request.bytes));
@@ -283,13 +306,14 @@ impl Recorded {
                 "pread64" | "preadv" => 'r',
                 "pwrite64" | "pwritev" => 'w',
                 "fdatasync" => {
-                    recorded.flushes[1] += 1;
+                    recorded.flush(disk, call.enter, call.span);
                     continue;
                 }
                 _ => continue,
             };
             let SyscallOutcome::Returned(bytes) = call.outcome else { panic!("{call:?}") };
             let key = on_disk(places.get(&disk), (operation, call.args[3], bytes as u64));
+            recorded.write(&disk, operation, call.enter, call.span);
             recorded.qemu.entry((disk, key)).or_default().push(call.span);
         }
         submissions.sort_by_key(|io: &AsyncIoEvent| io.start);
@@ -302,16 +326,31 @@ impl Recorded {
                 Some(AsyncDirection::Read) => 'r',
                 Some(AsyncDirection::Write) => 'w',
                 None => {
-                    recorded.flushes[1] += 1;
+                    let span = if siblings[&io.root()] > 1 { io.span } else { io.root() };
+                    recorded.flush(disk, io.start, span);
                     continue;
                 }
             };
             let bytes = io.bytes().unwrap_or_else(|| bios.get(&io.span).copied().unwrap_or_default());
             let key = on_disk(places.get(&disk), (operation, io.offset.unwrap() as u64, bytes.into()));
             let span = if siblings[&io.root()] > 1 { io.span } else { io.root() };
+            recorded.write(&disk, operation, io.start, span);
             recorded.qemu.entry((disk, key)).or_default().push(span);
         }
         recorded
+    }
+
+    fn flush(&mut self, disk: String, begin: MonotonicNs, span: SpanId) {
+        self.flushes[1] += 1;
+        if disk.ends_with(JOURNAL) {
+            self.journals.insert((disk, begin), (false, span));
+        }
+    }
+
+    fn write(&mut self, disk: &str, operation: char, begin: MonotonicNs, span: SpanId) {
+        if disk.ends_with(JOURNAL) && operation == 'w' {
+            self.journals.insert((disk.to_owned(), begin), (true, span));
+        }
     }
 }
 
@@ -421,6 +460,11 @@ struct Outcome {
     merged: usize,
     /// Operations below another request than theirs.
     wrong: usize,
+    /// Operations in another trace than their request.
+    apart: usize,
+    /// Writes of the guests between two flushes, of which both are linked to the same request; of which one is linked
+    /// to no request; and of which one is linked to another request.
+    between_flushes: [usize; 3],
     /// Requests without an operation, within one that the host recorded and whose trace is not finished: the host
     /// missed an end below it. QEMU may have merged several requests into one such operation.
     unfinished: usize,
@@ -434,7 +478,7 @@ impl Outcome {
     fn of(recorded: &Recorded, spans: &[Span]) -> Outcome {
         let parents: HashMap<SpanId, SpanId> =
             spans.iter().filter_map(|span| Some((span.id, span.parent?))).collect();
-        let finished: HashSet<SpanId> = spans.iter().map(|span| span.id).collect();
+        let finished: HashMap<SpanId, TraceId> = spans.iter().map(|span| (span.id, span.trace)).collect();
         // The host may see this request before it knows the disks.
         let is_probe =
             |(disk, range): &(String, Operation)| disk.ends_with("/vda") && range.1 == PROBED * 512;
@@ -446,6 +490,12 @@ impl Outcome {
             .collect();
         let all: usize = recorded.guest.values().map(Vec::len).sum();
         let mut outcome = Outcome { requests: all - probes.len(), ..Outcome::default() };
+        outcome.count_between_flushes(recorded, &parents);
+        let operations =
+            recorded.qemu.values().flatten().chain(recorded.journals.values().map(|(_, span)| span));
+        let linked = operations.filter_map(|server| Some((server, parents.get(server)?)));
+        outcome.apart =
+            linked.filter(|(server, parent)| finished.get(server) != finished.get(parent)).count();
         for ((disk, range), served) in &recorded.qemu {
             let requests = recorded.guest.get(&(disk.clone(), *range));
             let mut last = None;
@@ -469,7 +519,7 @@ impl Outcome {
         let unfinished: Vec<&(String, Operation)> = recorded
             .qemu
             .iter()
-            .filter(|(_, served)| served.iter().any(|server| !finished.contains(server)))
+            .filter(|(_, served)| served.iter().any(|server| !finished.contains_key(server)))
             .map(|(key, _)| key)
             .collect();
         let contains = |(of, outer): &(String, Operation), (disk, range): &(String, Operation)| {
@@ -496,6 +546,31 @@ impl Outcome {
         }
         outcome.unlinked.truncate(20);
         outcome
+    }
+
+    /// Counts writes between two flushes. One request follows another on this disk, so its operations do too.
+    fn count_between_flushes(&mut self, recorded: &Recorded, parents: &HashMap<SpanId, SpanId>) {
+        let all: Vec<(&str, bool, SpanId)> = recorded
+            .journals
+            .iter()
+            .map(|((disk, _), (write, span))| (disk.as_str(), *write, *span))
+            .collect();
+        for three in all.windows(3) {
+            let [before, (disk, true, span), after] = three else { continue };
+            let Some(request) = parents.get(span).filter(|one| recorded.between_flushes.contains(one)) else {
+                continue;
+            };
+            let flushes = [before, after].map(|(of, write, flush)| {
+                assert_eq!((of, write), (disk, &false), "the guest's flush was swallowed");
+                parents.get(flush)
+            });
+            let kind = match flushes {
+                [Some(before), Some(after)] if (before, after) == (request, request) => 0,
+                [None, other] | [other, None] if other.is_none_or(|other| other == request) => 1,
+                _ => 2,
+            };
+            self.between_flushes[kind] += 1;
+        }
     }
 
     /// Counts an operation on another range than its request's: it serves several that follow each other, of which the
@@ -551,13 +626,20 @@ const MODES: &str = "cache=none,aio=threads format=qcow2,cache=none,aio=threads"
 
 #[test]
 fn each_request_of_a_guest_has_qemus_operation_in_its_trace() {
-    needs!("qemu-system-x86_64", "qemu-img", "busybox", "strip");
+    needs!("qemu-system-x86_64", "qemu-img", "busybox", "mkfs.ext4", "strip");
     let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
     let modes = std::env::var("BLKKIN_VM_MODES").unwrap_or_else(|_| MODES.to_owned());
     for mode in modes.split_whitespace() {
         let (outcome, lost, refused) = or_skip!(run(&kernel, &binary, mode));
         println!("{mode}: the host lost {lost} records, {refused} endpoints refused; {outcome:?}");
-        assert_eq!(outcome.wrong, 0, "{mode}");
+        assert_eq!(
+            (outcome.wrong, outcome.apart, outcome.between_flushes[2]),
+            (0, 0, 0),
+            "{mode}: {outcome:?}"
+        );
+        // A choice between flushes is refused, and the host may miss one.
+        let [linked, unlinked, _] = outcome.between_flushes;
+        assert!(linked + unlinked >= FILES && unlinked as u64 <= lost + refused, "{mode}: {outcome:?}");
         // An operation whose end the host missed is not finished when it is looked for.
         assert!(lost > 0 || outcome.unfinished == 0, "{mode}: {outcome:?}");
         let alone = outcome.requests.saturating_sub(outcome.linked + outcome.unfinished);
@@ -620,7 +702,8 @@ fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64, u64), 
     println!("{mode}: {}", counts.lines().filter(|line| line.contains("link: ")).collect::<String>());
 
     let images = names.iter().flat_map(|name| DISKS.map(|disk| format!("{name}/{disk}")));
-    let in_clusters = images.filter(|disk| format(mode) == "qcow2" && !disk.ends_with(SHARED));
+    let is_raw = |disk: &str| [SHARED, JOURNAL].iter().any(|raw| disk.ends_with(raw));
+    let in_clusters = images.filter(|disk| format(mode) == "qcow2" && !is_raw(disk));
     let places = in_clusters.map(|disk| {
         let places = places(&folder.path().join(&disk));
         (disk, places)
@@ -636,7 +719,7 @@ fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64, u64), 
         assert_clocks(mode, guest, &recorded, &log);
         // Some of QEMU's log precede the guest's agent. It has no line of virtio-scsi's.
         let of_log = |((disk, _), requests): (&(String, Operation), &Vec<SpanId>)| {
-            if disk.starts_with(name) && !disk.ends_with("/sda") { requests.len() } else { 0 }
+            if disk.starts_with(name) && !disk.contains("/sd") { requests.len() } else { 0 }
         };
         let expected: usize = recorded.guest.iter().map(of_log).sum();
         assert!((expected..expected + 20).contains(&log.len()), "{}, not {expected}: {outcome:?}", log.len());
