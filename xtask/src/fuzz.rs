@@ -21,7 +21,6 @@ use serde_json::Value;
 
 use crate::cargo_build;
 use crate::setup::{self, Purpose};
-use crate::shell;
 use crate::workspace::Workspace;
 
 /// Flags of rustc: counters of edges for libFuzzer, its view of comparisons, and checks that a
@@ -96,14 +95,6 @@ impl TargetRun {
     }
 }
 
-/// Priority of the build and of the targets.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Priority {
-    Normal,
-    /// Only CPU time that no other process wants (SCHED_IDLE).
-    Idle,
-}
-
 /// Builds the targets and runs each.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     setup::run(workspace, &[Purpose::Build])?;
@@ -114,10 +105,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
         None => targets,
     };
     let seconds = (options.minutes * 60 / targets.len() as u64).max(1);
-    let programs = build(workspace, Priority::Normal)?;
+    let programs = build(workspace)?;
     let mut failures = Vec::new();
     for target in &targets {
-        let run = run_target(workspace, &programs, target, seconds, Priority::Normal)?;
+        let run = run_target(workspace, &programs, target, seconds)?;
         println!("{}", run.summary());
         failures.extend(run.failure());
     }
@@ -127,21 +118,20 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<ExitCode> 
     bail!("{} targets crashed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Runs each target whose name contains `filter`, or all, for [`TEST_SECONDS`] at idle priority, as many at a time as
-/// there are CPUs.
+/// Runs each target whose name contains `filter`, or all, for [`TEST_SECONDS`], as many at a time as there are CPUs.
 pub(crate) fn run_briefly(workspace: &Workspace, filter: Option<&str>) -> Result<Vec<TargetRun>> {
     let mut targets = targets(workspace)?;
     targets.retain(|target| filter.is_none_or(|part| format!("fuzz::{target}").contains(part)));
     if targets.is_empty() {
         return Ok(Vec::new());
     }
-    let programs = build(workspace, Priority::Idle)?;
+    let programs = build(workspace)?;
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let mut runs = Vec::new();
     for some in targets.chunks(cpus) {
         thread::scope(|scope| {
             let programs = &programs;
-            let run = |target| run_target(workspace, programs, target, TEST_SECONDS, Priority::Idle);
+            let run = |target| run_target(workspace, programs, target, TEST_SECONDS);
             let threads: Vec<_> = some.iter().map(|target| scope.spawn(move || run(target))).collect();
             for thread in threads {
                 runs.push(thread.join().unwrap_or_else(|_| bail!("a fuzz target's thread panicked"))?);
@@ -152,15 +142,9 @@ pub(crate) fn run_briefly(workspace: &Workspace, filter: Option<&str>) -> Result
     Ok(runs)
 }
 
-fn run_target(
-    workspace: &Workspace,
-    programs: &[Value],
-    target: &str,
-    seconds: u64,
-    priority: Priority,
-) -> Result<TargetRun> {
+fn run_target(workspace: &Workspace, programs: &[Value], target: &str, seconds: u64) -> Result<TargetRun> {
     let program = cargo_build::executable(programs, target)?;
-    let stats = fuzz(workspace, target, &program, seconds, priority)?;
+    let stats = fuzz(workspace, target, &program, seconds)?;
     Ok(TargetRun { target: target.to_owned(), program, stats })
 }
 
@@ -176,7 +160,7 @@ fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(targets)
 }
 
-fn build(workspace: &Workspace, priority: Priority) -> Result<Vec<Value>> {
+fn build(workspace: &Workspace) -> Result<Vec<Value>> {
     println!("fuzz: building the targets (release, with coverage)");
     let manifest = workspace.root().join("fuzz/Cargo.toml");
     let mut command = workspace.cargo();
@@ -185,17 +169,11 @@ fn build(workspace: &Workspace, priority: Priority) -> Result<Vec<Value>> {
     command.env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f"));
     // No target loads the eBPF programs, so any file takes their place.
     command.env("BLKKIN_EBPF_OBJECT", &manifest);
-    cargo_build::run(&mut at_priority(command, priority), "fuzz")
+    cargo_build::run(&mut command, "fuzz")
 }
 
 /// Runs one target for some seconds, or until it crashes.
-fn fuzz(
-    workspace: &Workspace,
-    target: &str,
-    program: &Path,
-    seconds: u64,
-    priority: Priority,
-) -> Result<RunStats> {
+fn fuzz(workspace: &Workspace, target: &str, program: &Path, seconds: u64) -> Result<RunStats> {
     let folder = |name| -> Result<PathBuf> {
         let folder = workspace.fuzz_dir().join(name).join(target);
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -207,7 +185,6 @@ fn fuzz(
     command.args(LIMITS).arg("-print_final_stats=1").arg(format!("-max_total_time={seconds}"));
     command.arg(format!("-artifact_prefix={}/", crashes.display()));
     command.arg(corpus).arg(workspace.root().join("fuzz/seeds").join(target));
-    let mut command = at_priority(command, priority);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
     let status = command.status().with_context(|| format!("cannot start {}", program.display()))?;
@@ -217,14 +194,6 @@ fn fuzz(
         bail!("{target} failed ({status}) without an input: see {}", log.display());
     }
     Ok(stats)
-}
-
-/// Returns a command that runs `command` at this priority.
-fn at_priority(command: Command, priority: Priority) -> Command {
-    if priority == Priority::Normal {
-        return command;
-    }
-    shell::wrapped("chrt", &["--idle", "0"], &command)
 }
 
 /// Reads the counts in libFuzzer's output.

@@ -85,6 +85,14 @@ fn last_lines(text: &str) -> String {
     lines[lines.len().saturating_sub(ERROR_LINES_MAX)..].join("\n  ")
 }
 
+/// Gives this thread, and each process that the thread starts from now on, only CPU time that no other process wants
+/// (SCHED_IDLE).
+pub(crate) fn make_thread_idle() -> Result<()> {
+    let thread = std::fs::read_link("/proc/thread-self").context("cannot read /proc/thread-self")?;
+    let id = thread.file_name().context("/proc/thread-self has no thread id")?;
+    run_quietly(Command::new("chrt").args(["--idle", "--pid", "0"]).arg(id))
+}
+
 /// Returns a command by which `program`, with these arguments before it, runs `command` in its place.
 pub(crate) fn wrapped(program: &str, arguments: &[&str], command: &Command) -> Command {
     let mut wrapped = Command::new(program);

@@ -3,16 +3,15 @@
 //! | tier | contents | user |
 //! |---|---|---|
 //! | quick | unit, property and golden-file tests of every crate, then doc tests | caller |
-//! | fuzz | every fuzz target for 10 s, at idle priority | caller |
-//! | instructions | instruction counts of the pipeline's stages, against `bench/callgrind.json` | caller |
+//! | idle | those quick tests that [`programs`] lists, instruction counts against `bench/callgrind.json`, every fuzz target for 10 s | caller |
 //! | services | those modules of `blkkin/tests/` that [`programs`] lists: services and brokers, one at a time | root |
 //! | waiting | more modules of `blkkin/tests/` that [`programs`] lists: they mostly wait, one at a time | root |
 //! | guests | a subset of the system tests inside other kernels, and what such kernels reject (`vm`) | caller |
 //! | system | the other modules of `blkkin/tests/`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
 //!
-//! The guests, the instruction counts and the waiting tests run together with the quick tests and the tests of services, which
-//! leave half of two CPUs idle or wait for a broker or a time limit. Tests that count what the kernel side lost run alone, but
-//! for the fuzz targets, which take only CPU time that no other process wants. What runs with others is reported after them.
+//! The guests and the waiting tests run together with the quick tests and the tests of services, which wait for a broker or a
+//! time limit. Tests that count what the kernel side lost run alone, but for the idle tier, which takes only CPU time that no
+//! other process wants: the system tests leave half of two CPUs idle. What runs with others is reported after them.
 //!
 //! *Rejected*: guests on the CPUs that the system tests leave idle (SCHED_IDLE), and services together
 //! with quick tests. A guest that waits for a CPU for seconds does not start a tracer within the 60 s
@@ -39,6 +38,7 @@ use crate::dist;
 use crate::fuzz::{self, TargetRun};
 use crate::servers::archive_classes;
 use crate::setup::{self, Purpose};
+use crate::shell;
 use crate::timing::Timings;
 use crate::workspace::Workspace;
 
@@ -88,16 +88,34 @@ fn run_tiers(
         println!("no archive of the broker's classes for the tests: {error:#}");
     }
     std::thread::scope(|scope| {
-        let fuzzed = scope.spawn(|| fuzz::run_briefly(workspace, filter));
+        let (reports, received) = mpsc::channel::<Report>();
+        let idle = scope.spawn(|| run_idle(workspace, &programs, filter, reports));
         run_together(workspace, &programs, filter, guests, (&mut *stats, &mut *timings));
         timings.time("system tests", || run_tier(workspace, &programs, filter, Tier::System, stats));
-        let runs = timings.time("rest of the fuzz targets", || fuzzed.join());
-        fuzz_targets(runs.unwrap_or_else(|_| Err(anyhow!("the thread panicked"))), stats);
+        timings.time("rest of the idle tier", || received.into_iter().for_each(|report| report(stats)));
+        if idle.join().is_err() {
+            stats.add_error("the idle tier", &anyhow!("its thread panicked"));
+        }
     });
     Ok(())
 }
 
-/// Runs the tests that leave CPUs idle, together with the guests and the instruction counts.
+/// Runs the idle tier and sends a report of each part.
+fn run_idle(workspace: &Workspace, programs: &[TestProgram], filter: Option<&str>, reports: Sender<Report>) {
+    if let Err(error) = shell::make_thread_idle() {
+        println!("tests that should run at idle priority run at the normal one: {error:#}");
+    }
+    run_and_report(workspace, programs, filter, Tier::Idle, &reports);
+    // The receiver is only dropped before this thread ends if the run panicked.
+    if filter.is_none_or(|filter| "callgrind".contains(filter)) {
+        let gate = callgrind::gate(workspace);
+        let _ = reports.send(Box::new(move |stats| instructions(gate, stats)));
+    }
+    let runs = fuzz::run_briefly(workspace, filter);
+    let _ = reports.send(Box::new(move |stats| fuzz_targets(runs, stats)));
+}
+
+/// Runs the tests that leave CPUs idle, together with the guests.
 fn run_together(
     workspace: &Workspace,
     programs: &[TestProgram],
@@ -107,16 +125,8 @@ fn run_together(
 ) {
     std::thread::scope(|scope| {
         let (reports, received) = mpsc::channel::<Report>();
-        if filter.is_none_or(|filter| "callgrind".contains(filter)) {
-            let reports = reports.clone();
-            scope.spawn(move || {
-                let gate = callgrind::gate(workspace);
-                // The receiver is only dropped before this thread ends if the run panicked.
-                let _ = reports.send(Box::new(move |stats| instructions(gate, stats)));
-            });
-        }
         let waiting = reports.clone();
-        scope.spawn(move || run_waiting(workspace, programs, filter, &waiting));
+        scope.spawn(move || run_and_report(workspace, programs, filter, Tier::Waiting, &waiting));
         scope.spawn(move || guests(workspace, programs, filter, reports));
         timings.time("quick tests", || {
             run_tier(workspace, programs, filter, Tier::Quick, stats);
@@ -156,14 +166,15 @@ fn build_all(workspace: &Workspace, timings: &mut Timings) -> Result<Vec<TestPro
     timings.time("build", || programs::build(workspace))
 }
 
-/// Runs the waiting tests and sends a report of each program.
-fn run_waiting(
+/// Runs the tests of one tier and sends a report of each program.
+fn run_and_report(
     workspace: &Workspace,
     programs: &[TestProgram],
     filter: Option<&str>,
+    tier: Tier,
     reports: &Sender<Report>,
 ) {
-    for program in programs.iter().filter(|program| program.tier == Tier::Waiting) {
+    for program in programs.iter().filter(|program| program.tier == tier) {
         let report = runner::run_concurrently(workspace, program, filter).unwrap_or_else(|error| {
             let name = program.name.clone();
             Some(Box::new(move |stats: &mut TestStats| stats.add_error(&name, &error)))

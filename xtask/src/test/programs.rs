@@ -19,6 +19,8 @@ use crate::workspace::Workspace;
 pub(crate) enum Tier {
     /// By the calling user, tests in parallel.
     Quick,
+    /// Like quick, at idle priority while all others run.
+    Idle,
     /// With root, one test at a time: they share the machine's block devices and tracepoints.
     System,
     /// With root, one test at a time, while guests run.
@@ -69,6 +71,10 @@ const WAITING: &[&str] = &[
     "vm_disks",
     "vm_guest",
 ];
+
+/// Programs of the idle tier: they compute or build, and assert no times.
+const IDLE: &[&str] =
+    &["aggregator (blkkin_aggregator)", "ust-provider/tests/published", "wire (blkkin_wire)"];
 
 /// Compiled test program, or a module of one.
 #[derive(PartialEq, Eq, Debug)]
@@ -137,7 +143,11 @@ fn program(message: &Value) -> Option<TestProgram> {
         if integration { format!("{package}/tests/{target}") } else { format!("{package} ({target})") };
     // The test of the demo loads eBPF programs too.
     let loads_programs = integration && ["blkkin", "xtask"].contains(&package);
-    let tier = if loads_programs { Tier::System } else { Tier::Quick };
+    let tier = match () {
+        _ if loads_programs => Tier::System,
+        _ if IDLE.contains(&&*name) => Tier::Idle,
+        _ => Tier::Quick,
+    };
     Some(TestProgram { name, executable, module_tests: None, folder, tier })
 }
 
@@ -160,6 +170,7 @@ mod tests {
         assert_eq!(tier("blkkin", "test", INTEGRATION), Tier::System);
         assert_eq!(tier("blkkin", "bin", "blkkin"), Tier::Quick);
         assert_eq!(tier("wire", "test", "golden"), Tier::Quick);
+        assert_eq!(tier("wire", "lib", "blkkin_wire"), Tier::Idle);
         assert_eq!(tier("xtask", "test", "cluster"), Tier::System);
         assert_eq!(tier("xtask", "bin", "xtask"), Tier::Quick);
     }

@@ -18,6 +18,8 @@ use crate::workspace::Workspace;
 
 /// Time limit of a test program; the longest known takes a tenth of it.
 const PROGRAM_SECONDS_MAX: u32 = 1200;
+/// Time limit of a test program at idle priority, which may get no CPU time until the guests have ended.
+const IDLE_SECONDS_MAX: u32 = 7200;
 /// Time limit for output after the program ended: a grandchild can keep the pipe open.
 const REST_OF_OUTPUT: Duration = Duration::from_secs(1);
 /// Interval of checks whether the program ended.
@@ -80,8 +82,9 @@ fn command(workspace: &Workspace, program: &TestProgram, filter: Option<&str>) -
     command.arg(format!("BLKKIN_SCHEMAS={}", schemas(workspace).display()));
     command.arg(format!("BLKKIN_TRACERS={}", tracers(workspace).display()));
     command.arg(format!("BLKKIN_STATIC={}", dist::test_binary(workspace).display()));
+    let seconds_max = if program.tier == Tier::Idle { IDLE_SECONDS_MAX } else { PROGRAM_SECONDS_MAX };
     // In the foreground, so that Ctrl-C reaches the test too.
-    command.args(["timeout", "--foreground", "--kill-after=10", &PROGRAM_SECONDS_MAX.to_string()]);
+    command.args(["timeout", "--foreground", "--kill-after=10", &seconds_max.to_string()]);
     command.arg(&program.executable).arg("--show-output").args(selected);
     if matches!(program.tier, Tier::System | Tier::Service | Tier::Waiting) {
         command.arg("--test-threads=1");
