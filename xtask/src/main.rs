@@ -30,6 +30,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::demo::Scenario;
 use crate::setup::Purpose;
 use crate::workspace::Workspace;
 
@@ -61,6 +62,9 @@ enum Task {
         /// a real Zipkin
         #[arg(long, conflicts_with_all = ["cluster", "nbd"])]
         application: bool,
+        /// Two virtual machines: the time of their system calls by layer, down to the host's disk
+        #[arg(long, conflicts_with_all = ["cluster", "nbd", "application"])]
+        vm: bool,
         /// Only the part that needs root, with this blkkin; expects set-up and build (used by the
         /// demo)
         #[arg(long, hide = true, value_name = "BLKKIN")]
@@ -140,8 +144,14 @@ fn main() -> ExitCode {
 
 fn run(workspace: &Workspace, task: Task) -> anyhow::Result<ExitCode> {
     match task {
-        Task::Demo { cluster, nbd, application, traced_part } => {
-            let scenario = demo::Scenario::of(cluster, nbd, application);
+        Task::Demo { cluster, nbd, application, vm, traced_part } => {
+            let scenario = match () {
+                () if cluster => Scenario::Cluster,
+                () if nbd => Scenario::Nbd,
+                () if application => Scenario::Application,
+                () if vm => Scenario::VirtualMachines,
+                () => Scenario::OneMachine,
+            };
             match traced_part {
                 None => demo::run(workspace, scenario),
                 Some(blkkin) => demo::traced_part(workspace, &blkkin, scenario),

@@ -3,38 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and prints results")]
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+mod support;
+
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the reason why the demo cannot run here.
-fn skip_reason(workspace: &Path, blkkin: &Path) -> Option<&'static str> {
-    let is_root = fs::metadata("/proc/self").is_ok_and(|owner| owner.uid() == 0);
-    let toolchain = workspace.join("target/toolchain");
-    let servers = ["kafka-4.4.0", "zipkin-server-3.6.1-exec.jar"];
-    let java = Command::new("java").arg("-version").output().is_ok_and(|output| output.status.success());
-    match () {
-        () if !is_root => Some("root is needed"),
-        () if !servers.iter().all(|server| toolchain.join(server).exists()) => {
-            Some("no Kafka and Zipkin: cargo xtask setup --tests fetches them")
-        }
-        () if !java => Some("java is not installed"),
-        () if !Path::new("/etc/machine-id").exists() => Some("no /etc/machine-id"),
-        () if !blkkin.is_file() => Some("blkkin was not built beside this test"),
-        () => None,
-    }
-}
-
-/// Lists loop devices over the demo's files, and their mounts.
-fn left_behind(folder: &Path) -> Vec<String> {
-    let folder = folder.to_string_lossy();
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    let mounts = mounts.lines().filter(|line| line.contains(&*folder)).map(str::to_owned);
-    let blocks = fs::read_dir("/sys/block").unwrap().flatten();
-    let files = blocks.filter_map(|block| fs::read_to_string(block.path().join("loop/backing_file")).ok());
-    mounts.chain(files.filter(|file| file.contains(&*folder))).collect()
-}
+use support::{assert_fits_a_terminal, left_behind, skip_reason};
 
 #[test]
 fn accounting_agrees_after_aggregator_kill_and_nothing_remains() {
@@ -48,7 +22,7 @@ fn accounting_agrees_after_aggregator_kill_and_nothing_remains() {
     demo.args(["demo", "--cluster", "--traced-part"]).arg(&blkkin);
     let output = demo.env("CARGO_MANIFEST_DIR", env!("CARGO_MANIFEST_DIR")).output().unwrap();
     // Fails if another demo left files in it.
-    let _ = fs::remove_dir(workspace.join("target/demo"));
+    let _ = std::fs::remove_dir(workspace.join("target/demo"));
     let stdout = String::from_utf8_lossy(&output.stdout);
     println!("{stdout}{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}", output.status);
@@ -56,7 +30,6 @@ fn accounting_agrees_after_aggregator_kill_and_nothing_remains() {
         stdout.contains("kill -9") && stdout.contains("all agree"),
         "no kill or no agreement in the output"
     );
-    let wide = stdout.lines().find(|line| line.chars().count() > 80 && !line.contains("http://"));
-    assert_eq!(wide, None, "wider than a terminal");
+    assert_fits_a_terminal(&stdout);
     assert_eq!(left_behind(&workspace.join("target/demo")), Vec::<String>::new());
 }

@@ -1,7 +1,7 @@
 //! `demo`: SQLite on ext4 over a loop device, traced from system call to block request, after a
 //! program whose data the kernel writes back later ([`buffered`]). Other scenarios: `--cluster`
 //! with three nodes ([`cluster`]), `--nbd` with a storage daemon ([`nbd`]), `--application` with an
-//! application that exports its own spans ([`application`]).
+//! application that exports its own spans ([`application`]), `--vm` with two virtual machines ([`vm`]).
 //!
 //! Set-up and build run as the user. The rest needs root (loop device, mount, eBPF): for a user
 //! this task starts itself again through sudo with `--traced-part`. The file system and the loop
@@ -14,7 +14,9 @@ mod cluster;
 mod disk;
 pub(crate) mod nbd;
 mod output;
+mod services;
 mod traced;
+pub(crate) mod vm;
 mod workload;
 pub(crate) mod zipkin_pages;
 
@@ -24,6 +26,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::cargo_build;
+use crate::dist;
 use crate::interrupt;
 use crate::setup::{self, Purpose};
 use crate::shell;
@@ -45,44 +48,47 @@ pub(crate) enum Scenario {
     Nbd,
     /// Application that exports its own spans.
     Application,
+    /// Two virtual machines, through Kafka into Zipkin.
+    VirtualMachines,
 }
 
 impl Scenario {
-    pub(crate) fn of(cluster: bool, nbd: bool, application: bool) -> Self {
-        match (cluster, nbd, application) {
-            (true, ..) => Self::Cluster,
-            (_, true, _) => Self::Nbd,
-            (.., true) => Self::Application,
-            _ => Self::OneMachine,
-        }
-    }
-
     fn flag(self) -> Option<&'static str> {
         match self {
             Self::OneMachine => None,
             Self::Cluster => Some("--cluster"),
             Self::Nbd => Some("--nbd"),
             Self::Application => Some("--application"),
+            Self::VirtualMachines => Some("--vm"),
         }
     }
 
-    fn purpose(self) -> Purpose {
+    fn purposes(self) -> &'static [Purpose] {
         match self {
-            Self::OneMachine => Purpose::Demo,
-            Self::Cluster => Purpose::Cluster,
-            Self::Nbd | Self::Application => Purpose::Daemons,
+            Self::OneMachine => &[Purpose::Build, Purpose::Demo],
+            Self::Cluster => &[Purpose::Build, Purpose::Cluster],
+            Self::Nbd | Self::Application => &[Purpose::Build, Purpose::Daemons],
+            Self::VirtualMachines => VIRTUAL_MACHINES,
         }
     }
 
-    /// Returns the targets built in addition to blkkin. Only these scenarios need LTTng's headers.
-    fn extra_targets(self) -> ExtraTargets {
+    fn build(self, workspace: &Workspace) -> Result<PathBuf> {
         match self {
-            Self::OneMachine | Self::Cluster => &[],
-            Self::Nbd => &["--package", "blkkin-nbd"],
-            Self::Application => &["--package", "blkkin-ust", "--bins", "--example", "shop"],
+            Self::OneMachine | Self::Cluster => build(workspace, &[]),
+            // Only these need LTTng's headers.
+            Self::Nbd => build(workspace, &["--package", "blkkin-nbd"]),
+            Self::Application => {
+                build(workspace, &["--package", "blkkin-ust", "--bins", "--example", "shop"])
+            }
+            // The guests have none of its libraries.
+            Self::VirtualMachines => dist::static_release(workspace),
         }
     }
 }
+
+/// Purposes of a set-up for [`vm`].
+pub(crate) const VIRTUAL_MACHINES: &[Purpose] =
+    &[Purpose::Build, Purpose::Demo, Purpose::Cluster, Purpose::Guests];
 
 /// Cargo arguments that select additional targets.
 pub(crate) type ExtraTargets = &'static [&'static str];
@@ -93,9 +99,9 @@ pub(crate) const ALL_TARGETS: ExtraTargets =
 /// Sets up, builds and runs the scenario.
 pub(crate) fn run(workspace: &Workspace, scenario: Scenario) -> Result<ExitCode> {
     let mut timings = Timings::default();
-    timings.time("set-up", || setup::run(workspace, &[Purpose::Build, scenario.purpose()]))?;
+    timings.time("set-up", || setup::run(workspace, scenario.purposes()))?;
     println!("demo: building blkkin (release; the first build takes a minute or two)");
-    let blkkin = timings.time("build", || build(workspace, scenario.extra_targets()))?;
+    let blkkin = timings.time("build", || scenario.build(workspace))?;
     // Made by the user, so that the user can delete the files that root creates in it.
     let folder = workspace.demo_dir();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -123,6 +129,7 @@ pub(crate) fn traced_part(workspace: &Workspace, blkkin: &Path, scenario: Scenar
         Scenario::Cluster => cluster::run(workspace, blkkin),
         Scenario::Nbd => nbd::run(workspace, blkkin),
         Scenario::Application => application::run(workspace, blkkin),
+        Scenario::VirtualMachines => vm::run(workspace, blkkin),
     }
 }
 

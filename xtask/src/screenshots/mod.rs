@@ -5,7 +5,7 @@
 //! that it waited for; `docs/zipkin-dependencies.png`, the dependency graph;
 //! `docs/zipkin-writeback.png`, data of two programs in one bio; `docs/zipkin-nbd.png`, one request
 //! of an NBD server; `docs/zipkin-application.png`, one request of an application with its own
-//! spans. Times differ between runs, so no test compares the pictures. A person reviews them after
+//! spans; `docs/zipkin-virtual-machine.png`, one call in a guest, down to the host's disk. Times differ between runs, so no test compares the pictures. A person reviews them after
 //! each change of the spans.
 
 mod browser;
@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::demo::{self, Disk, Workload, application, buffered, nbd, with_machine_id, zipkin_pages};
+use crate::demo::{self, Disk, Workload, application, buffered, nbd, vm, with_machine_id, zipkin_pages};
+use crate::dist;
 use crate::servers::Zipkin;
 use crate::setup::{self, Purpose};
 use crate::shell;
@@ -32,6 +33,7 @@ const TRACE_SIZE: (u32, u32) = (1400, 1000);
 const WRITE_BACK_SIZE: (u32, u32) = (1400, 1260);
 const DAEMON_SIZE: (u32, u32) = (1400, 760);
 const APPLICATION_SIZE: (u32, u32) = (1400, 1060);
+const VIRTUAL_MACHINE_SIZE: (u32, u32) = (1400, 1180);
 const GRAPH_SIZE: (u32, u32) = (1100, 560);
 /// Time in which the graph's nodes move to their places.
 const LAYOUT_TIME: Duration = Duration::from_millis(2500);
@@ -39,13 +41,13 @@ const LAYOUT_TIME: Duration = Duration::from_millis(2500);
 const BYTES_MAX: usize = 200_000;
 
 /// Makes the screenshots whose name contains `only`, or all. Builds blkkin unless a program is
-/// given.
-pub(crate) fn run(workspace: &Workspace, blkkin: Option<PathBuf>, only: Option<&str>) -> Result<ExitCode> {
+/// given, which for a virtual machine must be static.
+pub(crate) fn run(workspace: &Workspace, given: Option<PathBuf>, only: Option<&str>) -> Result<ExitCode> {
     if !shell::is_root() {
         bail!("this task traces the kernel and needs root: run it as root");
     }
     setup::run(workspace, &[Purpose::Build, Purpose::Demo, Purpose::Daemons, Purpose::Screenshots])?;
-    let blkkin = blkkin.map_or_else(|| demo::build(workspace, demo::ALL_TARGETS), Ok)?;
+    let blkkin = given.clone().map_or_else(|| demo::build(workspace, demo::ALL_TARGETS), Ok)?;
     let folder = PathBuf::from(FOLDER);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let docs = workspace.root().join("docs");
@@ -75,6 +77,17 @@ pub(crate) fn run(workspace: &Workspace, blkkin: Option<PathBuf>, only: Option<&
         application::run_workload(&folder, &blkkin, &zipkin, program(&folder, &blkkin)?)?;
         let page = zipkin_pages::trace_page(&zipkin, &application::find_complete_order(&zipkin)?);
         screenshot_trace(&folder, APPLICATION_SIZE, &docs.join("zipkin-application.png"), &page)?;
+    }
+    if selected(&["zipkin-virtual-machine.png"]) {
+        setup::run(workspace, demo::VIRTUAL_MACHINES)?;
+        let zipkin = vm::trace_guests(
+            workspace,
+            &given.map_or_else(|| dist::static_release(workspace), Ok)?,
+            &folder,
+        )?
+        .zipkin;
+        let page = zipkin_pages::trace_page(&zipkin, &vm::find_durable_call(&zipkin)?);
+        screenshot_trace(&folder, VIRTUAL_MACHINE_SIZE, &docs.join("zipkin-virtual-machine.png"), &page)?;
     }
     std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     Ok(ExitCode::SUCCESS)

@@ -17,7 +17,7 @@ const PROGRAM: u32 = 0o100_755;
 const TRAILER: &str = "TRAILER!!!";
 
 /// Archive under construction.
-pub(super) struct Archive {
+pub(crate) struct Archive {
     file: BufWriter<File>,
     inodes: u32,
     /// Paths of the entries written so far.
@@ -25,13 +25,13 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    pub(super) fn create(path: &Path) -> Result<Self> {
+    pub(crate) fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self { file: BufWriter::new(file), inodes: 0, paths: BTreeSet::new() })
     }
 
     /// Adds a folder and its parents.
-    pub(super) fn folder(&mut self, path: &str) -> Result<()> {
+    pub(crate) fn folder(&mut self, path: &str) -> Result<()> {
         let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
         for end in 1..=names.len() {
             let above = names[..end].join("/");
@@ -43,7 +43,7 @@ impl Archive {
     }
 
     /// Adds an executable file, unless its path exists in the archive.
-    pub(super) fn file(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn file(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
         let path = path.trim_start_matches('/');
         if let Some((folder, _)) = path.rsplit_once('/') {
             self.folder(folder)?;
@@ -55,12 +55,12 @@ impl Archive {
     }
 
     /// Adds a file of this machine at its own path.
-    pub(super) fn copy(&mut self, path: &str) -> Result<()> {
+    pub(crate) fn copy(&mut self, path: &str) -> Result<()> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {path}"))?;
         self.file(path, &bytes)
     }
 
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         self.entry(TRAILER, 0, b"").and_then(|()| self.file.flush()).context("cannot write the archive")
     }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use super::archive::Archive;
 use super::guest::TestRun;
+use super::modules::MODULES;
 use crate::setup::UnpackedKernel;
 use crate::shell;
 use crate::test::TestProgram;
@@ -62,16 +63,11 @@ pub(super) fn build(
     let mut archive = Archive::create(path)?;
     FOLDERS.iter().try_for_each(|folder| archive.folder(folder))?;
     archive.file("init", INIT.as_bytes())?;
-    for (module, bytes) in kernel.modules()? {
+    for (module, bytes) in kernel.modules(MODULES)? {
         archive.file(&format!("modules/{module}"), &bytes)?;
     }
+    add_tools(&mut archive, TOOLS)?;
     let mut libraries = BTreeSet::new();
-    for tool in TOOLS {
-        let found = shell::which(tool).with_context(|| format!("{tool} is not installed"))?;
-        libraries.extend(libraries_of(&found)?);
-        // In a folder of the shell's PATH, independent of its folder on this machine.
-        archive.file(&format!("bin/{tool}"), &std::fs::read(&found)?)?;
-    }
     let executables = work.iter().map(|one| one.executable.clone()).chain(binary(programs));
     for executable in executables.collect::<BTreeSet<_>>() {
         libraries.extend(libraries_of(&executable)?);
@@ -91,6 +87,16 @@ pub(super) fn build(
     archive.copy("/etc/mke2fs.conf")?;
     archive.file("programs", list(work)?.as_bytes())?;
     archive.finish()
+}
+
+/// Adds programs of this machine with their libraries, in a folder of the shell's PATH.
+pub(crate) fn add_tools(archive: &mut Archive, tools: &[&str]) -> Result<()> {
+    for tool in tools {
+        let found = shell::which(tool).with_context(|| format!("{tool} is not installed"))?;
+        libraries_of(&found)?.iter().try_for_each(|library| archive.copy(library))?;
+        archive.file(&format!("bin/{tool}"), &std::fs::read(&found)?)?;
+    }
+    Ok(())
 }
 
 /// Tests that need compiled context programs.

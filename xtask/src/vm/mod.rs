@@ -34,7 +34,9 @@ use crate::test::{Report, TestProgram, TestStats, build};
 use crate::timing::Timings;
 use crate::workspace::Workspace;
 
+pub(crate) use archive::Archive;
 use guest::{Depth, GUESTS, Guest};
+pub(crate) use initramfs::add_tools;
 use machine::Outcome;
 
 /// Number of guests that run at the same time. Each uses one CPU and 2 GiB.

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::setup::UnpackedKernel;
 
-/// Modules of a guest; their dependencies are added. A module that is built in or missing in a
+/// Modules of a guest of the tests; their dependencies are added. A module that is built in or missing in a
 /// kernel is omitted.
-const MODULES: &[&str] = &[
+pub(super) const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_blk",
     "loop",
@@ -39,10 +39,10 @@ const MODULES: &[&str] = &[
 ];
 
 impl UnpackedKernel {
-    /// Returns the modules in load order, decompressed. Their names sort in that order.
-    pub(super) fn modules(&self) -> Result<Vec<(String, Vec<u8>)>> {
+    /// Returns these modules and their dependencies in load order, decompressed. Their names sort in that order.
+    pub(crate) fn modules(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
         let mut found = Vec::new();
-        MODULES.iter().try_for_each(|name| self.add_with_dependencies(name, &mut found))?;
+        names.iter().try_for_each(|name| self.add_with_dependencies(name, &mut found))?;
         let numbered = found.into_iter().enumerate();
         Ok(numbered.map(|(number, (name, bytes))| (format!("{number:02}-{name}.ko"), bytes)).collect())
     }

@@ -126,11 +126,20 @@ pub(super) fn count(metrics: &str) -> AgentStats {
 }
 
 /// Parses the lost records from an agent's shutdown summary.
-pub(super) fn lost(log: &str) -> Result<u64> {
+pub(in crate::demo) fn lost(log: &str) -> Result<u64> {
     let line = log.lines().rev().find(|line| line.contains("events delivered to"));
     number_before(
         line.with_context(|| format!("the agent's log has no shutdown summary: {log}"))?,
         " records lost",
+    )
+}
+
+/// Parses the endpoints that an aggregator refused because they had a choice, from its shutdown summary.
+pub(in crate::demo) fn refused(log: &str) -> Result<u64> {
+    let line = log.lines().rev().find(|line| line.contains("link: ") && line.contains(" refused"));
+    number_before(
+        line.with_context(|| format!("the aggregator's log has no shutdown summary: {log}"))?,
+        " refused",
     )
 }
 
@@ -178,6 +187,11 @@ mod tests {
         };
         assert_eq!(joined, expected);
         assert!(AggregatorStats::read("blkkin: join: killed").is_err());
+        assert_eq!(
+            refused("blkkin: link: 12 partitions, 9 RPC endpoints = 6 matched + 1 unmatched + 2 refused + 0 pending")
+                .expect("a summary"),
+            2
+        );
         assert_eq!(
             lost("x\nblkkin: 7 events delivered to t; 2 records lost before the agent").expect("a summary"),
             2

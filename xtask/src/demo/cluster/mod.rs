@@ -13,19 +13,20 @@
 //! spans counted by Zipkin. The demo fails unless they agree. *Invariant*: all processes that the
 //! demo started end with it, even if it is killed: see [`crate::servers`] and [`super::disk`].
 
-mod accounting;
+pub(super) mod accounting;
 mod node;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::services::{Services, aggregator};
 use super::{output, zipkin_pages};
 use crate::interrupt;
-use crate::servers::{Kafka, Process, Zipkin};
+use crate::servers::Zipkin;
 use crate::workspace::Workspace;
 
 use super::output::{ProcessLine, print_line};
@@ -80,44 +81,23 @@ fn run_demo(workspace: &Workspace, blkkin: &Path, folder: &Path) -> Result<()> {
 /// Running components. Fields are dropped in this order.
 struct Cluster {
     nodes: Vec<Node>,
-    exporter: Process,
-    aggregators: Vec<Process>,
-    zipkin: Zipkin,
-    kafka: Kafka,
+    services: Services,
 }
 
 impl Cluster {
     fn start(workspace: &Workspace, blkkin: &Path, folder: &Path) -> Result<Self> {
         output::heading("what runs");
-        let mut kafka = Kafka::start(workspace, folder)?;
-        let mut zipkin = Zipkin::start(workspace, folder)?;
-        kafka.wait()?;
-        ProcessLine { name: "kafka", what: kafka.brokers(), pid: kafka.pid() }.print();
-        zipkin.wait()?;
-        ProcessLine { name: "zipkin", what: &zipkin.url(), pid: zipkin.pid() }.print();
-        let mut aggregators = Vec::new();
-        for name in ["aggregator-1", "aggregator-2"] {
-            let aggregator = aggregator(blkkin, folder, kafka.brokers(), name)?;
-            let what = "blkkin.events → spans → blkkin.traces";
-            ProcessLine { name, what, pid: aggregator.pid() }.print();
-            aggregators.push(aggregator);
-        }
-        let mut export = Command::new(blkkin);
-        export.args(["exporter", "--brokers", kafka.brokers(), "--to"]);
-        export.arg(format!("zipkin={}", zipkin.url()));
-        let mut exporter = Process::start("exporter", &export, folder)?;
-        exporter.wait_for_log("exporting ")?;
-        ProcessLine { name: "exporter", what: "blkkin.traces → zipkin", pid: exporter.pid() }.print();
+        let services = Services::start(workspace, blkkin, folder, &["aggregator-1", "aggregator-2"])?;
         let mut nodes = Vec::new();
         for kind in node::KINDS {
-            let node = Node::start(kind, blkkin, folder, kafka.brokers())?;
+            let node = Node::start(kind, blkkin, folder, services.kafka.brokers())?;
             ProcessLine { name: kind.name, what: &node.description(), pid: node.agent_pid() }.print();
             nodes.push(node);
         }
         print_line("  A node: an agent with its own machine id and its own disk. All three run");
         print_line("  on this machine and share its kernel.");
         print_line("");
-        Ok(Self { nodes, exporter, aggregators, zipkin, kafka })
+        Ok(Self { nodes, services })
     }
 
     /// Runs load, kills an aggregator in the middle, and ends all components except Zipkin.
@@ -128,7 +108,7 @@ impl Cluster {
         }
         let started = Instant::now();
         self.report_progress(started, LOAD_BEFORE_KILL)?;
-        let mut first = self.aggregators.remove(0);
+        let mut first = self.services.aggregators.remove(0);
         let pid = first.pid();
         first.kill()?;
         print_event(started, &format!("kill -9 {pid}: aggregator-1 dies with work in flight"));
@@ -142,10 +122,10 @@ impl Cluster {
         for node in &mut self.nodes {
             agents.push(node.finish()?);
         }
-        let mut second = self.aggregators.remove(0);
+        let mut second = self.services.aggregators.remove(0);
         let mut attempts = 0;
         let joined = loop {
-            self.wait_until_idle()?;
+            self.services.wait_until_idle(IDLE_TIME)?;
             second.finish()?;
             let joined = accounting::AggregatorStats::read(&second.log())?;
             attempts += 1;
@@ -153,14 +133,14 @@ impl Cluster {
                 break joined;
             }
             // It was stopped too early; the restart continues from its snapshot.
-            second = aggregator(blkkin, folder, self.kafka.brokers(), "aggregator-2")?;
+            second = aggregator(blkkin, folder, self.services.kafka.brokers(), "aggregator-2")?;
         };
-        let zipkin = self.zipkin;
-        self.exporter.wait_until("Zipkin has every span", || {
+        let Services { mut exporter, zipkin, .. } = self.services;
+        exporter.wait_until("Zipkin has every span", || {
             zipkin.spans().is_ok_and(|spans| spans >= joined.written)
         })?;
-        self.exporter.finish()?;
-        let exported = accounting::exported(&self.exporter.log())?;
+        exporter.finish()?;
+        let exported = accounting::exported(&exporter.log())?;
         print_event(started, "all have ended and printed their summaries");
         print_line("");
         let stats = ClusterStats { agents, joined, exported, zipkin: zipkin.spans()? };
@@ -178,7 +158,7 @@ impl Cluster {
             }
             printed_at += PROGRESS_INTERVAL;
             let records: u64 = self.nodes.iter().map(|node| node.count().map_or(0, |count| count.read)).sum();
-            let spans = output::thousands(self.zipkin.spans()?);
+            let spans = output::thousands(self.services.zipkin.spans()?);
             let records = output::thousands(records);
             print_event(
                 started,
@@ -187,30 +167,9 @@ impl Cluster {
         }
         Ok(())
     }
-
-    fn wait_until_idle(&self) -> Result<()> {
-        let (mut spans, mut since) = (self.zipkin.spans()?, Instant::now());
-        while since.elapsed() < IDLE_TIME {
-            interrupt::check()?;
-            std::thread::sleep(POLL_INTERVAL);
-            let now = self.zipkin.spans()?;
-            if now != spans {
-                (spans, since) = (now, Instant::now());
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Prints an event with its time.
 fn print_event(started: Instant, description: &str) {
     print_line(&format!("  {:>3} s  {description}", started.elapsed().as_secs()));
-}
-
-fn aggregator(blkkin: &Path, folder: &Path, brokers: &str, name: &str) -> Result<Process> {
-    let mut command = Command::new(blkkin);
-    command.args(["aggregator", "--brokers", brokers, "--save-every", "1s", "--metrics", "off"]);
-    let mut process = Process::start(name, &command, folder)?;
-    process.wait_for_log("aggregating; ")?;
-    Ok(process)
 }

@@ -51,9 +51,10 @@ pub(super) const KINDS: [Kind; 2] = [
     Kind {
         name: "web",
         program: "cat",
-        description: "cat reads pages that are not in memory",
+        description: "cat reads pages from its disk",
         machine_id: 0x3eb1,
-        workload: r#"for page in /data/*.html; do cat "$page" > /dev/null; done"#,
+        // Without its folder, busybox would be the program.
+        workload: r#"for page in /data/*.html; do /bin/cat "$page" > /dev/null; done"#,
     },
 ];
 

@@ -118,28 +118,44 @@ impl<'a> GuestTrace<'a> {
         Some(Layers { calls: 1, times })
     }
 
-    /// Draws the spans that begin first, up to `lines_max`, in at most 80 columns.
+    /// Draws the system calls, journal commits and requests that begin first, up to `lines_max`, in at most 80 columns.
     pub(super) fn draw(&self, lines_max: usize) -> Vec<String> {
         let root = range(self.spans[0].span);
         let total = (root.end - root.start).max(1) as usize;
         let column = |time: u64| ((time.clamp(root.start, root.end) - root.start) as usize * BAR) / total;
         let mut lines: Vec<String> = Vec::new();
-        for Placed { span, depth, is_host, .. } in self.spans.iter().take(lines_max) {
+        // Depths of the drawn spans above.
+        let mut above: Vec<usize> = Vec::new();
+        for Placed { span, depth, is_host, .. } in self.spans.iter().filter(|one| one.is_drawn()) {
+            above.retain(|drawn| drawn < depth);
             let own = range(span);
             let from = column(own.start).min(BAR - 1);
             let to = column(own.end).max(from + 1);
             let bar = " ".repeat(from) + &(if *is_host { "█" } else { "▒" }).repeat(to - from);
-            let name = format!("{}{} {}", " ".repeat(*depth), service(span), text(&span["name"]));
+            let name = format!("{}{} {}", "  ".repeat(above.len()), service(span), text(&span["name"]));
             let name: String = name.chars().take(TREE).collect();
             let machine = if *is_host { "host" } else { "guest" };
             let duration = microseconds(own.end - own.start);
             lines.push(format!("  {machine:<5} {name:<TREE$} {duration:>10}  {bar}").trim_end().to_owned());
+            above.push(*depth);
         }
-        let rest = self.spans.len().saturating_sub(lines_max);
+        let rest = lines.len().saturating_sub(lines_max);
         if rest > 0 {
-            lines.push(format!("  … and {rest} more spans"));
+            lines.truncate(lines_max);
+            lines.push(format!("  … and {rest} more"));
         }
         lines
+    }
+}
+
+impl Placed<'_> {
+    /// Returns whether a drawing has it. A file system's span has the times of its call, and a bio those of its request.
+    fn is_drawn(&self) -> bool {
+        let name = text(&self.span["name"]);
+        self.depth == 0
+            || name == "journal commit"
+            || is_request(self.span)
+            || service(self.span).starts_with("qemu")
     }
 }
 
@@ -202,13 +218,15 @@ mod tests {
 
     /// A call of 100 µs with a request from 10 to 90 µs; QEMU's call is from 30 to 80 and the device's request from 40 to 60.
     fn linked() -> Vec<Value> {
-        vec![
+        let mut spans = vec![
             span("5", Some("4"), "request write", (1_040, 1_060), None),
             span("2", Some("1"), "bio write", (1_005, 1_095), None),
             span("1", None, "pwrite64", (1_000, 1_100), Some("guest")),
             span("3", Some("2"), "request write", (1_010, 1_090), None),
             span("4", Some("3"), "pwrite64", (1_030, 1_080), Some("host")),
-        ]
+        ];
+        spans[4]["localEndpoint"]["serviceName"] = "qemu".into();
+        spans
     }
 
     #[test]
@@ -242,14 +260,13 @@ mod tests {
     #[test]
     fn drawing_shows_each_machine_and_fits_a_terminal() {
         let spans = linked();
-        let lines = GuestTrace::new(&spans, "guest").unwrap().draw(4);
-        assert_eq!(lines.len(), 5);
-        assert!(
-            lines[0].starts_with("  guest s pwrite64 ") && lines[0].ends_with(&"▒".repeat(BAR)),
-            "{lines:#?}"
-        );
-        assert!(lines[3].starts_with("  host     s pwrite64 ") && lines[3].contains("50 µs"), "{lines:#?}");
-        assert_eq!(lines[4], "  … and 1 more spans");
+        let lines = GuestTrace::new(&spans, "guest").unwrap().draw(3);
+        assert_eq!(lines.len(), 4, "{lines:#?}");
+        let is_drawn = |line: &str, name: &str, time: &str| line.starts_with(name) && line.contains(time);
+        assert!(is_drawn(&lines[0], "  guest s pwrite64 ", "100 µs") && lines[0].ends_with(&"▒".repeat(BAR)));
+        assert!(is_drawn(&lines[1], "  guest   s request write ", "80 µs"), "{lines:#?}");
+        assert!(is_drawn(&lines[2], "  host      qemu pwrite64 ", "50 µs"), "{lines:#?}");
+        assert_eq!(lines[3], "  … and 1 more");
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:#?}");
     }
 }

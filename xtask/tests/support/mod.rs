@@ -1,0 +1,40 @@
+//! What the tests of the demos have in common.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Returns the reason why a demo with services cannot run here.
+pub(crate) fn skip_reason(workspace: &Path, blkkin: &Path) -> Option<&'static str> {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|owner| owner.uid() == 0);
+    let toolchain = workspace.join("target/toolchain");
+    let servers = ["kafka-4.4.0", "zipkin-server-3.6.1-exec.jar"];
+    let java = Command::new("java").arg("-version").output().is_ok_and(|output| output.status.success());
+    match () {
+        () if !is_root => Some("root is needed"),
+        () if !servers.iter().all(|server| toolchain.join(server).exists()) => {
+            Some("no Kafka and Zipkin: cargo xtask setup --tests fetches them")
+        }
+        () if !java => Some("java is not installed"),
+        () if !Path::new("/etc/machine-id").exists() => Some("no /etc/machine-id"),
+        () if !blkkin.is_file() => Some("blkkin was not built for this test"),
+        () => None,
+    }
+}
+
+/// Lists loop devices over the demo's files, and their mounts.
+pub(crate) fn left_behind(folder: &Path) -> Vec<String> {
+    let folder = folder.to_string_lossy();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mounts = mounts.lines().filter(|line| line.contains(&*folder)).map(str::to_owned);
+    let blocks = fs::read_dir("/sys/block").unwrap().flatten();
+    let files = blocks.filter_map(|block| fs::read_to_string(block.path().join("loop/backing_file")).ok());
+    mounts.chain(files.filter(|file| file.contains(&*folder))).collect()
+}
+
+/// Asserts that the lines have at most 80 columns, but for addresses.
+pub(crate) fn assert_fits_a_terminal(stdout: &str) {
+    let wide = stdout.lines().find(|line| line.chars().count() > 80 && !line.contains("http://"));
+    assert_eq!(wide, None, "wider than a terminal");
+}
