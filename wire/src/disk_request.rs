@@ -32,7 +32,7 @@ pub enum DiskOperation {
     Write,
     /// Flush of the disk's cache: `fdatasync` of the image.
     Flush,
-    /// Discard: a hole in the image.
+    /// Discard, or write-zeroes: a hole or zeroes in the image.
     Discard,
 }
 

@@ -109,7 +109,8 @@ pub struct PeerClock {
 pub struct ClockShift {
     /// Offset to add to times of the server, in ns.
     pub shift: i64,
-    /// Maximum error: half of the time that the client saw of the request and the server did not.
+    /// Maximum error: half of the time that the client saw of the request and the server did not, or less if the client's
+    /// node has measured the server's clock.
     pub error: DurationNs,
 }
 

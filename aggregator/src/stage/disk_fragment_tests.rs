@@ -75,7 +75,16 @@ fn a_call_on_an_image_is_the_server_of_its_range() {
         outcome: SyscallOutcome::Returned(0),
         ..call.clone()
     };
-    assert_eq!(servers(&of_qemu(Root::Call(sync))), [(trace.id.0, 1, DiskRequest::FLUSH)]);
+    assert_eq!(servers(&of_qemu(Root::Call(sync.clone()))), [(trace.id.0, 1, DiskRequest::FLUSH)]);
+    for (mode, requests) in [(0, 0), (1, 0), (0x03, 1), (0x10, 1), (0x11, 1)] {
+        let fallocate = SyscallEvent {
+            call: SyscallId::by_name("fallocate").unwrap(),
+            args: [3, mode, 8_192, 4_096, 0, 0],
+            ..sync.clone()
+        };
+        let discard = DiskRequest { operation: DiskOperation::Discard, ..write(16) };
+        assert_eq!(servers(&of_qemu(Root::Call(fallocate))), vec![(trace.id.0, 1, discard); requests]);
+    }
     let other = fixtures::call(1, 10, 90);
     assert_eq!(servers(&of_qemu(Root::Call(other))), []);
     let mut process = of_qemu(Root::Call(call));
@@ -193,10 +202,18 @@ fn a_request_with_flushes_is_a_client_of_the_flushes_too() {
     };
     trace.requests[0].op = BlockOp(1);
     assert_eq!(requests(&trace), [(12, DiskOperation::Write)]);
-    trace.requests[0].flush_sequence = true;
-    assert_eq!(requests(&trace), [(12, DiskOperation::Write), (12, DiskOperation::Flush)]);
-    trace.requests[0].op = BlockOp(2);
+    let (fua, preflush) = (1 << 17, 1 << 18);
+    for (flags, flushes) in [(fua, 1), (preflush, 1), (fua | preflush, 2)] {
+        trace.requests[0].op = BlockOp(1 | flags);
+        let all = [&[(12, DiskOperation::Write)][..], &vec![(12, DiskOperation::Flush); flushes]].concat();
+        assert_eq!(requests(&trace), all);
+    }
+    trace.requests[0].op = BlockOp(2 | preflush);
     assert_eq!(requests(&trace), [(12, DiskOperation::Flush)]);
+    for discard_or_write_zeroes in [3, 9] {
+        trace.requests[0].op = BlockOp(discard_or_write_zeroes);
+        assert_eq!(requests(&trace), [(12, DiskOperation::Discard)]);
+    }
 }
 
 #[test]

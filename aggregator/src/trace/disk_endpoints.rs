@@ -1,8 +1,9 @@
 //! Endpoints of a trace toward a virtual machine's disk: requests of a guest, and operations of QEMU.
 //!
 //! *In*: a trace. *Out*: for a guest's trace, a client endpoint for each request to a disk that guest and host both
-//! name, and another one for the flushes that the guest sends before or after a request's data. For a trace of a QEMU process, a server endpoint for each operation on the image of such a disk: a system call,
-//! or a submission of asynchronous I/O.
+//! name, and another one for the flushes that the guest sends before or after a request's data. For a trace of a QEMU
+//! process, a server endpoint for each operation on the image of such a disk: a system call, or a submission of
+//! asynchronous I/O.
 //!
 //! A call that submits several serves several requests, so each submission is a trace of its own, with a span link to
 //! the call (`stage/fragments.rs`). The call with one submission moves to the guest's trace as a whole.
@@ -30,8 +31,9 @@ use crate::trace::Trace;
 use crate::trace::async_io::AsyncIo;
 use crate::trace::interned_file::InternedFile;
 
-/// `fallocate` mode that makes a hole (FALLOC_FL_PUNCH_HOLE, include/uapi/linux/falloc.h).
-const PUNCH_HOLE: u64 = 2;
+/// `fallocate` modes that make a hole or zeroes (FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE; include/uapi/linux/falloc.h).
+/// QEMU uses either for a write-zeroes request, by the image's `discard` and the request's unmap flag.
+const HOLE_OR_ZEROES: u64 = 0x02 | 0x10;
 /// `IORING_OP_FSYNC`, `IOCB_CMD_FSYNC` and `IOCB_CMD_FDSYNC`.
 const SYNC_OPCODES: [(AsyncInterface, u8); 3] =
     [(AsyncInterface::IoUring, 3), (AsyncInterface::Libaio, 2), (AsyncInterface::Libaio, 3)];
@@ -118,12 +120,15 @@ fn is_image(disk: &MachineDisk, file: FileId, device: Option<DeviceId>) -> bool 
     }
 }
 
-/// Returns what the host sees of a guest's request. If it went through the guest's flush machinery (FUA, PREFLUSH), the
-/// host sees flushes before or after its data.
+/// Returns what the host sees of a guest's request: a write with PREFLUSH has a flush before its data, and one with FUA
+/// has a flush after it, by the guest or by QEMU.
 fn parts_of(request: &RequestEvent) -> impl Iterator<Item = DiskRequest> + use<> {
     let own = request_of(request);
-    let flush = own.filter(|own| request.flush_sequence && *own != DiskRequest::FLUSH);
-    own.into_iter().chain(flush.map(|_| DiskRequest::FLUSH))
+    let flushes = match own {
+        Some(own) if own != DiskRequest::FLUSH => [request.op.is_preflush(), request.op.is_fua()],
+        _ => [false; 2],
+    };
+    own.into_iter().chain(flushes.into_iter().filter(|flush| *flush).map(|_| DiskRequest::FLUSH))
 }
 
 fn request_of(request: &RequestEvent) -> Option<DiskRequest> {
@@ -132,7 +137,8 @@ fn request_of(request: &RequestEvent) -> Option<DiskRequest> {
         2 => return Some(DiskRequest::FLUSH),
         0 => DiskOperation::Read,
         1 => DiskOperation::Write,
-        3 => DiskOperation::Discard,
+        // Discard and write-zeroes.
+        3 | 9 => DiskOperation::Discard,
         _ => return None,
     };
     DiskRequest::of_bytes(operation, request.sector.0.checked_mul(512)?, request.bytes.into())
@@ -144,7 +150,7 @@ fn request_of_call(call: &SyscallEvent) -> Option<DiskRequest> {
         (SyscallClass::Read, _) => DiskOperation::Read,
         (SyscallClass::Write, _) => DiskOperation::Write,
         (_, "fsync" | "fdatasync") => return Some(DiskRequest::FLUSH),
-        (_, "fallocate") if call.args[1] & PUNCH_HOLE != 0 => {
+        (_, "fallocate") if call.args[1] & HOLE_OR_ZEROES != 0 => {
             return DiskRequest::of_bytes(DiskOperation::Discard, call.args[2], call.args[3]);
         }
         _ => return None,

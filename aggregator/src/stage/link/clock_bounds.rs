@@ -184,6 +184,22 @@ pub(super) fn one_clock(client: &LinkEndpoint, server: &LinkEndpoint) -> bool {
     clock_of(client) == clock_of(server)
 }
 
+/// Returns what the client's node has measured of the server's clock, at the client's time.
+fn measured(client: &LinkEndpoint, server: &LinkEndpoint) -> Option<Interval> {
+    let peer = client.peer.filter(|peer| Clock { node: peer.node, boot: peer.boot } == clock_of(server));
+    peer.map(|PeerClock { offset, .. }| {
+        let interval = Interval { low: offset.low.into(), high: offset.high.into() };
+        interval.after(client.event.begin.0.abs_diff(offset.at.0))
+    })
+}
+
+/// Returns the interval of one request, narrowed by what the client's node has measured if both agree.
+pub(super) fn interval(client: &LinkEndpoint, server: &LinkEndpoint) -> Interval {
+    let of = Interval::of(client, server);
+    let narrowed = measured(client, server).map(|measured| of.and(measured));
+    narrowed.filter(|both| !both.is_empty()).unwrap_or(of)
+}
+
 impl ClockBounds {
     /// Checks whether two endpoints can be one request. A contradiction counts against the known
     /// interval.
@@ -256,13 +272,7 @@ impl ClockBounds {
     fn known(&self, client: &LinkEndpoint, server: &LinkEndpoint) -> Option<Interval> {
         let at = client.event.begin.0;
         let learned = self.bounds.get(&(clock_of(client), clock_of(server))).map(|bound| bound.at(at));
-        let measured =
-            client.peer.filter(|peer| Clock { node: peer.node, boot: peer.boot } == clock_of(server));
-        let measured = measured.map(|PeerClock { offset, .. }| {
-            let interval = Interval { low: offset.low.into(), high: offset.high.into() };
-            interval.after(at.abs_diff(offset.at.0))
-        });
-        match (learned, measured) {
+        match (learned, measured(client, server)) {
             (Some(learned), Some(measured)) => {
                 Some(learned.and(measured)).filter(|both| !both.is_empty()).or(Some(measured))
             }

@@ -1,15 +1,16 @@
 //! Links requests of guests to the operations of QEMU that serve them.
 //!
-//! *In*: endpoints whose keys are requests to a virtual machine's disk ([`DiskRequest`]): of the guest (client) and of
-//! QEMU (server). *Out*: for each server endpoint, its client and the rule, or that it has none.
+//! *In*: endpoints whose keys are requests to a virtual machine's disk ([`DiskRequest`]): of the guest (client) and
+//! of QEMU (server). A guest's write with flushes has an endpoint for each of them. *Out*: for each server endpoint,
+//! its client and the rule, or that it has none.
 //!
 //! *Invariant*: a server endpoint is linked only to a client of the same disk and operation whose range and time
 //! contain its own. If the endpoints leave a choice, none of them is linked.
 //!
 //! A key repeats, because a guest writes a block again. The clocks distinguish the two: the host's agent bounds their
 //! difference by a ping ([`PeerClock`](blkkin_wire::remote_link::PeerClock)), and linked pairs that agree bound it
-//! further ([`ClockBounds`]). So the bound is soon as small as the shortest way between guest and QEMU, which is less than what
-//! is between two requests for one block.
+//! further ([`ClockBounds`]). So the bound is soon as small as the shortest way between guest and QEMU, which is less
+//! than what is between two requests for one block.
 //!
 //! | QEMU did | rule |
 //! |---|---|
@@ -17,7 +18,7 @@
 //! | one operation for several requests (it merges neighbours) | the clients' ranges together are the server's range, without overlap; the first is the parent |
 //! | several operations for one request | one client's range contains the server's |
 //! | an operation on whole blocks of the image's device, for a request of a part | one client's range, rounded to blocks of 4,096 bytes, is the server's |
-//! | a flush | one client, or several that were issued at the same moment: the guest's block layer serves them with one flush |
+//! | a flush | the client in which no other flush fits, or several that were issued at the same moment ([`flushes`]) |
 //!
 //! # When
 //!
@@ -46,6 +47,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock_bounds::ClockBounds;
 use super::clusters::{CLUSTER, ClusterMap, Pair};
+use super::flushes;
 use super::unplaced::Unplaced;
 use super::waiting::{Place, State, Waiting};
 
@@ -535,7 +537,7 @@ impl Disk {
         }
         match candidates.first() {
             None => Choice::None,
-            Some(_) if is_flush => flush(place, &candidates),
+            Some(_) if is_flush => self.flush(place, &candidates, clocks),
             Some((first, _)) if first.0 == place.0 => self.same_range(place, &candidates, clocks),
             Some(_) => other_range(place, &candidates),
         }
@@ -570,6 +572,22 @@ impl Disk {
         }
     }
 
+    /// Decides between flushes of the guest that contain one of QEMU.
+    fn flush(&self, place: Place, candidates: &[Candidate<'_>], clocks: &ClockBounds) -> Choice {
+        let in_clusters = self.servers.get(&place).is_some_and(|server| server.endpoint.in_clusters);
+        let fitting = |client: &Candidate<'_>| {
+            let servers = of_range(&self.servers, DiskRequest::FLUSH);
+            servers.filter(|(_, server)| clocks.contains(&client.1.endpoint, &server.endpoint)).count()
+        };
+        match flushes::claimants(candidates, in_clusters, fitting) {
+            Some(clients) => {
+                let count = clients.len() as u64;
+                Choice::Linked(clients, Rule::Flush(count))
+            }
+            None => Choice::Ambiguous(Vec::new(), vec![place]),
+        }
+    }
+
     /// Decides between clients of the server's own range.
     fn same_range(&self, place: Place, candidates: &[Candidate<'_>], clocks: &ClockBounds) -> Choice {
         let [(client, waiting)] = candidates else {
@@ -587,20 +605,10 @@ impl Disk {
 }
 
 /// Place of a client, and the client.
-type Candidate<'a> = (&'a Place, &'a Waiting);
+pub(super) type Candidate<'a> = (&'a Place, &'a Waiting);
 
 fn places(candidates: &[Candidate<'_>]) -> Vec<Place> {
     candidates.iter().map(|(place, _)| **place).collect()
-}
-
-/// Decides between flushes of the guest that contain one of QEMU.
-fn flush(place: Place, candidates: &[Candidate<'_>]) -> Choice {
-    let mut begins = candidates.iter().map(|(_, client)| client.endpoint.event.begin);
-    let first = begins.next();
-    match begins.all(|begin| Some(begin) == first) {
-        true => Choice::Linked(places(candidates), Rule::Flush(candidates.len() as u64)),
-        false => Choice::Ambiguous(Vec::new(), vec![place]),
-    }
 }
 
 /// Decides between clients of other ranges than the server's.

@@ -68,6 +68,7 @@ mod clusters;
 mod disk;
 #[cfg(test)]
 mod disk_tests;
+mod flushes;
 #[cfg(test)]
 mod tests;
 mod unplaced;
@@ -131,7 +132,7 @@ pub struct LinkStats {
     pub misplaced: u64,
     /// Endpoints accepted, each once.
     pub received: u64,
-    /// Endpoints with a match: two for each request.
+    /// Endpoints with a match: two for each request, and up to five for a write with flushes.
     pub matched: u64,
     /// Endpoints whose other endpoint did not arrive in time.
     pub unmatched: u64,
@@ -423,10 +424,11 @@ fn client_and_server<'a>(
 /// Error bound of a server that may have started at any time after the request was sent.
 const NO_BOUND: DurationNs = DurationNs(u64::MAX);
 
-/// Centers the server's endpoint in the client's.
+/// Centers the server's endpoint in the client's, as far as the clocks allow that the client's node has measured. What the
+/// stage learned is left out: the result is a function of the two endpoints.
 fn shift(client: &LinkEndpoint, server: &LinkEndpoint) -> ClockShift {
     let wall = clock_bounds::wall_less_monotonic;
-    let offset = clock_bounds::Interval::of(client, server);
+    let offset = clock_bounds::interval(client, server);
     let on_clock_bound = wall(client) - wall(server);
     let (offset, error) = match client.event.no_reply {
         _ if clock_bounds::one_clock(client, server) => (0, DurationNs(0)),

@@ -1,0 +1,47 @@
+//! Chooses the requests of a guest for which QEMU flushed an image.
+//!
+//! *In*: the guest's flushes that may contain one of QEMU's in time, and how many of QEMU's each of them may contain.
+//! *Out*: those that it serves.
+//!
+//! A flush of the guest has one of QEMU. A write has one for PREFLUSH, before its data, and one for FUA, after it: so
+//! many flush endpoints its span has. As nothing says when the data was written, each of them has the times of the
+//! write.
+//!
+//! *Invariant*: a request claims a flush of QEMU only if no more of them fit in its time than it has endpoints without
+//! one. So a request inside a longer one has its flush, and the longer one has none of which it is unclear whose it is.
+//! Several requests claim one flush only if they were issued at the same moment: the guest's block layer serves them
+//! with one. An image with clusters may be flushed several times for a request, so there a request claims all that fit.
+//!
+//! *Limit*: if a request that is not recorded flushes while a write is in progress, and QEMU had nothing to flush for
+//! that write, its flush is the write's. A filter of the guest's agent can leave out such a request.
+
+use super::disk::Candidate;
+use super::waiting::{Place, State};
+
+/// Returns the requests that a flush of QEMU serves, one endpoint of each. None if there is a choice, or none claims it.
+/// `fitting` counts the flushes of QEMU that may be inside a request.
+pub(super) fn claimants(
+    candidates: &[Candidate<'_>],
+    in_clusters: bool,
+    fitting: impl Fn(&Candidate<'_>) -> usize,
+) -> Option<Vec<Place>> {
+    let span = |one: &Candidate<'_>| one.1.endpoint.event.span;
+    let is_open = |one: &Candidate<'_>| one.1.state == State::Open;
+    let mut claiming: Vec<&Candidate<'_>> = Vec::new();
+    for one in candidates {
+        // One endpoint of each request, if possible without a flush.
+        if candidates
+            .iter()
+            .any(|other| span(other) == span(one) && (!is_open(other), other.0) < (!is_open(one), one.0))
+        {
+            continue;
+        }
+        let without = candidates.iter().filter(|other| span(other) == span(one) && is_open(other)).count();
+        if in_clusters || fitting(one) <= without {
+            claiming.push(one);
+        }
+    }
+    let begin = |one: &&Candidate<'_>| one.1.endpoint.event.begin;
+    let first = claiming.first().map(begin)?;
+    claiming.iter().all(|one| begin(one) == first).then(|| claiming.iter().map(|one| *one.0).collect())
+}
