@@ -26,12 +26,12 @@ fn requests_of_guests_continue_in_qemu_and_nothing_remains() {
     let _ = std::fs::remove_dir(workspace.join("target/demo"));
     let stdout = String::from_utf8_lossy(&output.stdout);
     println!("{stdout}{}", String::from_utf8_lossy(&output.stderr));
-    // It fails if one request of a thousand has no operation of QEMU.
+    // It fails if more than one request of a hundred has no operation of QEMU.
     assert!(output.status.success(), "{}", output.status);
-    assert!(
-        stdout.contains("have an operation of QEMU") && stdout.contains("  host "),
-        "no drawing of both machines"
-    );
+    // Times of both machines, below a call of the database.
+    assert!(stdout.contains("  guest sqlite3 fdatasync "), "no call of the guest is drawn");
+    let of_host = stdout.lines().filter(|line| line.starts_with("  host ") && line.contains('█'));
+    assert!(of_host.count() >= 4, "no operations of the host are drawn");
     assert_fits_a_terminal(&stdout);
     assert_eq!(left_behind(&workspace.join("target/demo")), Vec::<String>::new());
 }

@@ -1,12 +1,11 @@
 //! `screenshots`: the pictures of Zipkin in `docs/`, from a real run: SQLite on ext4 on a loop
 //! device, in a real Zipkin and a real browser, and of programs whose data the kernel wrote back.
 //!
-//! *Out*: `docs/zipkin-trace.png`, one durable write through all layers with the journal commit
-//! that it waited for; `docs/zipkin-dependencies.png`, the dependency graph;
-//! `docs/zipkin-writeback.png`, data of two programs in one bio; `docs/zipkin-nbd.png`, one request
-//! of an NBD server; `docs/zipkin-application.png`, one request of an application with its own
-//! spans; `docs/zipkin-virtual-machine.png`, one call in a guest, down to the host's disk. Times differ between runs, so no test compares the pictures. A person reviews them after
-//! each change of the spans.
+//! *Out*: `docs/zipkin-trace.png`, one durable write through all layers with the journal commit that it waited for;
+//! `docs/zipkin-dependencies.png`, the dependency graph; `docs/zipkin-writeback.png`, data of two programs in one
+//! bio; `docs/zipkin-nbd.png`, one request of an NBD server; `docs/zipkin-application.png`, one request of an
+//! application with its own spans; `docs/zipkin-virtual-machine.png`, one call in a guest, down to the host's disk.
+//! Times differ between runs, so no test compares the pictures. A person reviews them after each change of the spans.
 
 mod browser;
 

@@ -9,9 +9,10 @@
 //! | guests | a subset of the system tests inside other kernels, and what such kernels reject (`vm`) | caller |
 //! | system | the other modules of `blkkin/tests/`, `xtask/tests/*.rs`: real kernel, disks and programs, one at a time | root |
 //!
-//! The guests and the waiting tests run together with the quick tests and the tests of services, which wait for a broker or a
-//! time limit. Tests that count what the kernel side lost run alone, but for the idle tier, which takes only CPU time that no
-//! other process wants: the system tests leave half of two CPUs idle. What runs with others is reported after them.
+//! The guests and the waiting tests run together with the quick tests and the tests of services, which wait for a
+//! broker or a time limit. Tests that count what the kernel side lost run alone, but for the idle tier, which takes
+//! only CPU time that no other process wants: the system tests leave half of two CPUs idle. What runs with others is
+//! reported after them.
 //!
 //! *Rejected*: guests on the CPUs that the system tests leave idle (SCHED_IDLE), and services together
 //! with quick tests. A guest that waits for a CPU for seconds does not start a tracer within the 60 s
@@ -81,7 +82,7 @@ fn run_tiers(
     stats: &mut TestStats,
     timings: &mut Timings,
 ) -> Result<()> {
-    let purposes = [Purpose::Build, Purpose::Tests, Purpose::Guests];
+    let purposes = [Purpose::Build, Purpose::Tests, Purpose::Guests, Purpose::Count];
     let programs = setup::run_during(workspace, &purposes, || build_all(workspace, timings))?;
     // Without it the brokers of the tests only start later.
     if let Err(error) = timings.time("class archive", || archive_classes(workspace)) {

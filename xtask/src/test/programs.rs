@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::cargo_build;
@@ -104,6 +104,9 @@ pub(crate) fn build(workspace: &Workspace) -> Result<Vec<TestProgram>> {
         }
     }
     programs.sort_by(|a, b| a.name.cmp(&b.name));
+    for name in IDLE {
+        ensure!(programs.iter().any(|program| program.name == *name), "no test program {name}: see IDLE");
+    }
     Ok(programs)
 }
 

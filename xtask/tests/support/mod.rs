@@ -23,14 +23,17 @@ pub(crate) fn skip_reason(workspace: &Path, blkkin: &Path) -> Option<&'static st
     }
 }
 
-/// Lists loop devices over the demo's files, and their mounts.
+/// Lists loop devices over the demo's files, their mounts, and processes that name them.
 pub(crate) fn left_behind(folder: &Path) -> Vec<String> {
     let folder = folder.to_string_lossy();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mounts = mounts.lines().filter(|line| line.contains(&*folder)).map(str::to_owned);
     let blocks = fs::read_dir("/sys/block").unwrap().flatten();
     let files = blocks.filter_map(|block| fs::read_to_string(block.path().join("loop/backing_file")).ok());
-    mounts.chain(files.filter(|file| file.contains(&*folder))).collect()
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let processes = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    let processes = processes.map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " "));
+    mounts.chain(files.chain(processes).filter(|text| text.contains(&*folder))).collect()
 }
 
 /// Asserts that the lines have at most 80 columns, but for addresses.

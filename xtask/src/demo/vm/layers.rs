@@ -15,7 +15,7 @@ use serde_json::Value;
 pub(super) const NAMES: [&str; 4] = ["guest kernel", "QEMU", "host kernel", "device"];
 
 /// Width of the bars.
-const BAR: usize = 20;
+const BAR: usize = 18;
 /// Width of the tree of services and names.
 const TREE: usize = 38;
 
@@ -136,7 +136,7 @@ impl<'a> GuestTrace<'a> {
             let name: String = name.chars().take(TREE).collect();
             let machine = if *is_host { "host" } else { "guest" };
             let duration = microseconds(own.end - own.start);
-            lines.push(format!("  {machine:<5} {name:<TREE$} {duration:>10}  {bar}").trim_end().to_owned());
+            lines.push(format!("  {machine:<5} {name:<TREE$} {duration:>12}  {bar}").trim_end().to_owned());
             above.push(*depth);
         }
         let rest = lines.len().saturating_sub(lines_max);
@@ -159,9 +159,14 @@ impl Placed<'_> {
     }
 }
 
+/// Formats a time as `1.2 ms`.
+pub(super) fn milliseconds(time: u64) -> String {
+    format!("{:.1} ms", time as f64 / 1e3)
+}
+
 /// Formats a time as `1,234 µs`.
-pub(super) fn microseconds(time: u64) -> String {
-    format!("{} µs", super::output::thousands(time))
+fn microseconds(time: u64) -> String {
+    format!("{} µs", super::super::output::thousands(time))
 }
 
 fn text(value: &Value) -> &str {
@@ -268,5 +273,8 @@ mod tests {
         assert!(is_drawn(&lines[2], "  host      qemu pwrite64 ", "50 µs"), "{lines:#?}");
         assert_eq!(lines[3], "  … and 1 more");
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:#?}");
+        let long = [span("1", None, "fdatasync", (0, 9_999_999), Some("guest"))];
+        let lines = GuestTrace::new(&long, "guest").unwrap().draw(4);
+        assert_eq!(lines[0].chars().count(), 79, "{lines:#?}");
     }
 }

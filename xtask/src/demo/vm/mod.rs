@@ -8,7 +8,7 @@
 //!
 //! *Out*: the share of each layer in the time of the guests' system calls, the slowest calls across both kernels, and
 //! Zipkin's page of one. *Invariant*: the shares are of calls whose requests all have QEMU's operations, and the
-//! number of the others is printed. All processes that the demo started end with it.
+//! number of requests without one is printed. All processes that the demo started end with it.
 //!
 //! *Rejected*: KVM, which not every machine has. An emulated guest is slower; its layers are the same.
 
@@ -35,7 +35,7 @@ use crate::setup::Kernel;
 use crate::workspace::Workspace;
 
 use guest::{Guest, KINDS, Kind};
-use layers::{GuestTrace, Layers, microseconds};
+use layers::{GuestTrace, Layers, milliseconds};
 
 /// Time in which the host's agent reads which images are open, and bounds the clocks.
 const SETTLE_TIME: Duration = Duration::from_secs(4);
@@ -44,6 +44,8 @@ const SETTLE_TIME: Duration = Duration::from_secs(4);
 const IDLE_TIME: Duration = Duration::from_secs(12);
 /// Maximum number of traces in a query.
 const TRACES_MAX: u32 = 10_000;
+/// Minimum number of requests of both programs, a fifth of what they make.
+const REQUESTS_MIN: u64 = 100;
 /// Number of slowest calls, and lines of each.
 const SLOWEST: usize = 2;
 const LINES_MAX: usize = 16;
@@ -77,7 +79,8 @@ fn run_demo(workspace: &Workspace, blkkin: &Path, folder: &Path) -> Result<()> {
     print_line(&format!("    {}", zipkin_pages::dependency_page(&zipkin)));
     let (requests, linked) = requests_of(&traces);
     let without = requests - linked;
-    if requests == 0 || without > requests / 1_000 + excused || without > requests / 100 {
+    // QEMU may serve several requests with one operation, whose parent is the first.
+    if requests < REQUESTS_MIN || without > requests / 100 + excused {
         bail!(
             "{linked} of {requests} requests have an operation of QEMU: the logs are in {}",
             folder.display()
@@ -127,7 +130,7 @@ fn print_slowest<'a>(traces: impl Iterator<Item = &'a GuestTrace<'a>>) {
     for (trace, layers) in traces.into_iter().take(SLOWEST) {
         trace.draw(LINES_MAX).iter().for_each(|line| print_line(line));
         let parts = layers::NAMES.iter().zip(layers.times);
-        let parts: Vec<String> = parts.map(|(name, time)| format!("{name} {}", microseconds(time))).collect();
+        let parts: Vec<String> = parts.map(|(name, time)| format!("{name} {}", milliseconds(time))).collect();
         print_line(&format!("  {}", parts.join(", ")));
         print_line("");
     }
