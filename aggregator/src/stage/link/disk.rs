@@ -49,7 +49,7 @@ use super::clock_bounds::ClockBounds;
 use super::clusters::{CLUSTER, ClusterMap, Pair};
 use super::flushes;
 use super::unplaced::Unplaced;
-use super::waiting::{Place, State, Waiting};
+use super::waiting::{Candidate, Place, State, Waiting};
 
 /// Time in ms of the log for which an endpoint waits for others that could take part. With a choice it waits twice.
 const SETTLE_MS: u64 = 2_000;
@@ -603,9 +603,6 @@ impl Disk {
         }
     }
 }
-
-/// Place of a client, and the client.
-pub(super) type Candidate<'a> = (&'a Place, &'a Waiting);
 
 fn places(candidates: &[Candidate<'_>]) -> Vec<Place> {
     candidates.iter().map(|(place, _)| **place).collect()

@@ -4,7 +4,7 @@
 //! *Out*: those that it serves.
 //!
 //! A flush of the guest has one of QEMU. A write has one for PREFLUSH, before its data, and one for FUA, after it: so
-//! many flush endpoints its span has. As nothing says when the data was written, each of them has the times of the
+//! many flush endpoints its span has. No event reports when the data was written, so each of them has the times of the
 //! write.
 //!
 //! *Invariant*: a request claims a flush of QEMU only if no more of them fit in its time than it has endpoints without
@@ -15,8 +15,7 @@
 //! *Limit*: if a request that is not recorded flushes while a write is in progress, and QEMU had nothing to flush for
 //! that write, its flush is the write's. A filter of the guest's agent can leave out such a request.
 
-use super::disk::Candidate;
-use super::waiting::{Place, State};
+use super::waiting::{Candidate, Place, State};
 
 /// Returns the requests that a flush of QEMU serves, one endpoint of each. None if there is a choice, or none claims it.
 /// `fitting` counts the flushes of QEMU that may be inside a request.

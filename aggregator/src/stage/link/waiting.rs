@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Cookie and number of arrival.
 pub(super) type Place = (u64, u64);
 
+/// Place of an endpoint that may take part in a link, and the endpoint.
+pub(super) type Candidate<'a> = (&'a Place, &'a Waiting);
+
 /// An endpoint that has arrived.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Waiting {
