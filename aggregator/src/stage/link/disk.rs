@@ -314,7 +314,8 @@ impl DiskRequests {
                 parent = Some(client.endpoint.clone());
             }
             // Others have all that they can get.
-            if matches!(rule, Rule::Same | Rule::Merged(_)) {
+            let flush_of_one = matches!(rule, Rule::Flush(_)) && !server.endpoint.in_clusters;
+            if matches!(rule, Rule::Same | Rule::Merged(_)) || flush_of_one {
                 disk.take(place, RpcSide::Client);
             }
         }
