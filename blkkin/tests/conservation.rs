@@ -42,8 +42,10 @@ fn a_small_ring_drops_calls_and_counts_each() {
     assert_eq!((stats.calls_entered, stats.calls.fired), (expected, expected));
     assert!(stats.calls.dropped > 0, "{stats:#?}");
     assert_eq!(recording.calls().count() as u64, expected - stats.calls.dropped);
-    let dropped = stats.calls.dropped + stats.names.dropped + stats.page_origins.dropped;
-    assert_eq!(stats.lost(), dropped, "{stats:#?}");
+    // The kernel may write back data of other programs meanwhile: its bios do not fit either, and their ends may be
+    // hidden. Nothing else is lost.
+    let dropped: u64 = stats.kinds().iter().map(|(_, records)| records.dropped).sum();
+    assert_eq!(stats.lost(), dropped + stats.ends_missed, "{stats:#?}");
 }
 
 #[test]
