@@ -75,7 +75,10 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let rounds = POLICY.quick(quick).run(&[()], measure, enough)?.remove(0);
     let mut report = build_report(&rounds, &sizes);
     report.figures.push(aggregated(calls, rounds.len()));
-    report.figures.push(linked(calls / 2, rounds.len()));
+    let name = "aggregator: endpoints of a virtual machine's disk to links";
+    report.figures.push(linked(name, calls / 2, false, rounds.len()));
+    let name = "aggregator: the same with 500 flushes a second among 10,000 requests";
+    report.figures.push(linked(name, calls / 8, true, rounds.len()));
     Ok(report)
 }
 
@@ -90,12 +93,11 @@ fn aggregated(calls: u64, rounds: usize) -> Figure {
 }
 
 /// Measures endpoints of a virtual machine's disk to links, in the same number of rounds.
-fn linked(requests: u64, rounds: usize) -> Figure {
+fn linked(name: &str, requests: u64, with_flushes: bool, rounds: usize) -> Figure {
     let rate = per_microsecond(rounds, || {
-        let done = links::run(requests);
+        let done = links::run(requests, with_flushes);
         (done.endpoints, done.spent)
     });
-    let name = "aggregator: endpoints of a virtual machine's disk to links";
     Figure::of(name, &rate, "M endpoints/s").goal(Goal::AtLeast(LINKED_MIN))
 }
 

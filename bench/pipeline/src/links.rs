@@ -3,7 +3,8 @@
 //!
 //! *In*: a number of requests. *Out*: [`LinkedStats`]. *Invariant*: as in [`crate::stages`], the same input is the same
 //! work. Each request has one operation, which arrives 300 ms after it; 10,000 requests a second of one disk write
-//! ranges of 4 KiB in an area of 1 GiB. Decoding and encoding of the records are not included.
+//! ranges of 4 KiB in an area of 1 GiB. One in [`FLUSH_EVERY`] can be a flush instead: all flushes of a disk have one
+//! range, so each is compared with many others. Decoding and encoding of the records are not included.
 
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ const PING: i64 = 1_000_000;
 const LATE: u64 = 3_000;
 /// Steps between two readings of the processor time, each of which is a system call.
 const CHUNK: u64 = 1_000;
+/// Requests of which the last is a flush, in a pass with flushes: 500 a second.
+pub const FLUSH_EVERY: u64 = 20;
 const RANGES: u64 = (1 << 30) / 4096;
 
 /// Counters of a pass.
@@ -58,9 +61,12 @@ impl StageOutput for Links {
     fn dead_letter(&mut self, _why: String) {}
 }
 
-fn endpoint(n: u64, side: RpcSide) -> LinkEndpoint {
+fn endpoint(n: u64, side: RpcSide, with_flushes: bool) -> LinkEndpoint {
     let range = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % RANGES;
-    let request = DiskRequest { operation: DiskOperation::Write, start: 8 * range, length: 8 };
+    let request = match with_flushes && (n + 1).is_multiple_of(FLUSH_EVERY) {
+        true => DiskRequest::FLUSH,
+        false => DiskRequest { operation: DiskOperation::Write, start: 8 * range, length: 8 },
+    };
     let issue = n * STEP;
     let (node, [begin, end]) = match side {
         RpcSide::Client => (GUEST, [issue, issue + BEFORE + WORK + AFTER]),
@@ -90,13 +96,13 @@ fn endpoint(n: u64, side: RpcSide) -> LinkEndpoint {
 }
 
 /// Sends `requests` requests with their operations through the stage.
-pub fn run(requests: u64) -> LinkedStats {
+pub fn run(requests: u64, with_flushes: bool) -> LinkedStats {
     let mut stage = LinkStage::new(Incarnation(1), LinkStageConfig::new(12));
     let (mut links, mut done) = (Links::default(), LinkedStats::default());
     for first in (0..requests + LATE).step_by(CHUNK as usize) {
         let steps = first..(first + CHUNK).min(requests + LATE);
-        let client = |n: u64| (n < requests).then(|| endpoint(n, RpcSide::Client));
-        let server = |n: u64| n.checked_sub(LATE).map(|n| endpoint(n, RpcSide::Server));
+        let client = |n: u64| (n < requests).then(|| endpoint(n, RpcSide::Client, with_flushes));
+        let server = |n: u64| n.checked_sub(LATE).map(|n| endpoint(n, RpcSide::Server, with_flushes));
         let steps: Vec<_> = steps.map(|n| (LogTime(n * STEP / 1_000_000), [client(n), server(n)])).collect();
         let started = thread_time();
         for (at, endpoints) in steps {
@@ -119,7 +125,9 @@ mod tests {
 
     #[test]
     fn every_request_has_its_operation() {
-        let done = run(30_000);
-        assert_eq!((done.endpoints, done.links), (60_000, 30_000));
+        for with_flushes in [false, true] {
+            let done = run(30_000, with_flushes);
+            assert_eq!((done.endpoints, done.links), (60_000, 30_000));
+        }
     }
 }

@@ -263,8 +263,15 @@ impl ClockBounds {
             return client.event.begin <= server.event.begin && server.event.end <= client.event.end;
         }
         let of = Interval::of(client, server);
-        let known = self.known(client, server);
-        !of.is_empty() && known.is_some_and(|known| !known.and(of.at_begin(client)).is_empty())
+        if of.is_empty() {
+            return false;
+        }
+        let of = of.at_begin(client);
+        // What is known is within what was measured, which needs no lookup.
+        if measured(client, server).is_some_and(|measured| measured.and(of).is_empty()) {
+            return false;
+        }
+        self.known(client, server).is_some_and(|known| !known.and(of).is_empty())
     }
 
     /// Returns the known interval at the client's time: that of the requests and, if the client's node knows the

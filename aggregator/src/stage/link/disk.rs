@@ -215,7 +215,6 @@ impl DiskRequests {
         decide: &mut dyn FnMut(&mut ClockBounds, Decision),
     ) {
         let Some(disk) = self.disks.get_mut(&arrival.disk) else { return };
-        let request = DiskRequest::from_cookie(arrival.place.0);
         let (servers, unplaced) = match arrival.side {
             RpcSide::Server => {
                 let place = disk.place_of(arrival.place);
@@ -227,7 +226,7 @@ impl DiskRequests {
                 }
                 (Vec::from_iter(place), if place.is_some() { Vec::new() } else { vec![arrival.place] })
             }
-            RpcSide::Client => (disk.servers_of(request), disk.unplaced_of(arrival.place)),
+            RpcSide::Client => (disk.servers_of(arrival.place, clocks), disk.unplaced_of(arrival.place)),
         };
         for place in servers {
             self.look_at(&arrival.disk, place, now, clocks, decide);
@@ -500,10 +499,17 @@ impl Disk {
     }
 
     /// Returns the waiting servers that a client's request may concern: those of its range, else those of its operation
-    /// whose range overlaps.
-    fn servers_of(&self, client: DiskRequest) -> Vec<Place> {
+    /// whose range overlaps. All flushes have one range, so of those only what is inside it by the clocks.
+    fn servers_of(&self, place: Place, clocks: &ClockBounds) -> Vec<Place> {
+        let client = DiskRequest::from_cookie(place.0);
+        if client.operation == DiskOperation::Flush {
+            let Some(waiting) = self.clients.get(&place) else { return Vec::new() };
+            let servers = of_range(&self.servers, client);
+            let inside = servers.filter(|(_, server)| clocks.contains(&waiting.endpoint, &server.endpoint));
+            return inside.map(|(place, _)| *place).collect();
+        }
         let same: Vec<Place> = of_range(&self.servers, client).map(|(place, _)| *place).collect();
-        if !same.is_empty() || client.operation == DiskOperation::Flush {
+        if !same.is_empty() {
             return same;
         }
         overlapping(&self.servers, client).map(|(place, _)| *place).collect()
