@@ -1,7 +1,7 @@
 //! Endpoints of a trace toward a virtual machine's disk: requests of a guest, and operations of QEMU.
 //!
 //! *In*: a trace. *Out*: for a guest's trace, a client endpoint for each request to a disk that guest and host both
-//! name, and another one for the flushes that the guest sends before or after a request's data. For a trace of a QEMU
+//! name, and another one for each flush before or after a request's data. For a trace of a QEMU
 //! process, a server endpoint for each operation on the image of such a disk: a system call, or a submission of
 //! asynchronous I/O.
 //!

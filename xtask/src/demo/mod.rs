@@ -15,6 +15,7 @@ mod disk;
 pub(crate) mod nbd;
 mod output;
 mod services;
+mod summaries;
 mod traced;
 pub(crate) mod vm;
 mod workload;

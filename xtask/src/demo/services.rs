@@ -1,10 +1,11 @@
 //! Services between the agents of a demo and Zipkin: Kafka, aggregators and an exporter.
 
+use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::output::ProcessLine;
 use crate::interrupt;
@@ -63,6 +64,21 @@ impl Services {
         }
         Ok(())
     }
+}
+
+/// Runs a demo with services in a folder of its own, which stays with its logs only after a failure.
+pub(super) fn in_folder(
+    workspace: &Workspace,
+    name: &str,
+    demo: impl FnOnce(&Path) -> Result<()>,
+) -> Result<ExitCode> {
+    let folder = workspace.demo_dir().join(name);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let result = demo(&folder);
+    if result.is_ok() || interrupt::received() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    result.map(|()| ExitCode::SUCCESS)
 }
 
 /// Starts an aggregator.

@@ -24,7 +24,7 @@ pub(crate) fn skip_reason(workspace: &Path, blkkin: &Path) -> Option<&'static st
 }
 
 /// Lists loop devices over the demo's files, their mounts, and processes that name them.
-pub(crate) fn left_behind(folder: &Path) -> Vec<String> {
+fn left_behind(folder: &Path) -> Vec<String> {
     let folder = folder.to_string_lossy();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mounts = mounts.lines().filter(|line| line.contains(&*folder)).map(str::to_owned);
@@ -37,7 +37,23 @@ pub(crate) fn left_behind(folder: &Path) -> Vec<String> {
 }
 
 /// Asserts that the lines have at most 80 columns, but for addresses.
-pub(crate) fn assert_fits_a_terminal(stdout: &str) {
+fn assert_fits_a_terminal(stdout: &str) {
     let wide = stdout.lines().find(|line| line.chars().count() > 80 && !line.contains("http://"));
     assert_eq!(wide, None, "wider than a terminal");
+}
+
+/// Runs the part of a demo that needs root, and prints and returns its output. Asserts that it succeeds, fits a terminal
+/// and leaves nothing.
+pub(crate) fn run_demo(workspace: &Path, scenario: &str, blkkin: &Path) -> String {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    demo.args(["demo", scenario, "--traced-part"]).arg(blkkin);
+    let output = demo.env("CARGO_MANIFEST_DIR", env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    // Fails if another demo left files in it.
+    let _ = fs::remove_dir(workspace.join("target/demo"));
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}", output.status);
+    assert_fits_a_terminal(&stdout);
+    assert_eq!(left_behind(&workspace.join("target/demo")), Vec::<String>::new());
+    stdout
 }

@@ -268,18 +268,24 @@ impl ClockBounds {
         }
         let of = of.at_begin(client);
         // What is known is within what was measured, which needs no lookup.
-        if measured(client, server).is_some_and(|measured| measured.and(of).is_empty()) {
+        let measured = measured(client, server);
+        if measured.is_some_and(|measured| measured.and(of).is_empty()) {
             return false;
         }
-        self.known(client, server).is_some_and(|known| !known.and(of).is_empty())
+        self.known(client, server, measured).is_some_and(|known| !known.and(of).is_empty())
     }
 
     /// Returns the known interval at the client's time: that of the requests and, if the client's node knows the
     /// server's clock, that too. If the two contradict, a clock has stood still, and the latter is the newer.
-    fn known(&self, client: &LinkEndpoint, server: &LinkEndpoint) -> Option<Interval> {
+    fn known(
+        &self,
+        client: &LinkEndpoint,
+        server: &LinkEndpoint,
+        measured: Option<Interval>,
+    ) -> Option<Interval> {
         let at = client.event.begin.0;
         let learned = self.bounds.get(&(clock_of(client), clock_of(server))).map(|bound| bound.at(at));
-        match (learned, measured(client, server)) {
+        match (learned, measured) {
             (Some(learned), Some(measured)) => {
                 Some(learned.and(measured)).filter(|both| !both.is_empty()).or(Some(measured))
             }
@@ -291,7 +297,7 @@ impl ClockBounds {
     /// [`RELEARN_AFTER`] are kept apart until they agree with each other.
     pub(super) fn learn_by_agreement(&mut self, client: &LinkEndpoint, server: &LinkEndpoint) {
         let (key, at) = ((clock_of(client), clock_of(server)), client.event.begin.0);
-        let known = self.known(client, server);
+        let known = self.known(client, server, measured(client, server));
         if let Some(bound) = self.bounds.get(&key) {
             if known.is_some_and(|known| !bound.at(at).and(known).is_empty()) {
                 return self.learn(client, server);

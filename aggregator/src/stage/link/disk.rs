@@ -504,9 +504,7 @@ impl Disk {
         let client = DiskRequest::from_cookie(place.0);
         if client.operation == DiskOperation::Flush {
             let Some(waiting) = self.clients.get(&place) else { return Vec::new() };
-            let servers = of_range(&self.servers, client);
-            let inside = servers.filter(|(_, server)| clocks.contains(&waiting.endpoint, &server.endpoint));
-            return inside.map(|(place, _)| *place).collect();
+            return self.flushes_inside(waiting, clocks).map(|(place, _)| *place).collect();
         }
         let same: Vec<Place> = of_range(&self.servers, client).map(|(place, _)| *place).collect();
         if !same.is_empty() {
@@ -579,13 +577,20 @@ impl Disk {
         }
     }
 
+    /// Iterates over QEMU's flushes that may be inside a client's time.
+    fn flushes_inside<'a>(
+        &'a self,
+        client: &'a Waiting,
+        clocks: &'a ClockBounds,
+    ) -> impl Iterator<Item = Candidate<'a>> {
+        let servers = of_range(&self.servers, DiskRequest::FLUSH);
+        servers.filter(|(_, server)| clocks.contains(&client.endpoint, &server.endpoint))
+    }
+
     /// Decides between flushes of the guest that contain one of QEMU.
     fn flush(&self, place: Place, candidates: &[Candidate<'_>], clocks: &ClockBounds) -> Choice {
         let in_clusters = self.servers.get(&place).is_some_and(|server| server.endpoint.in_clusters);
-        let fitting = |client: &Candidate<'_>| {
-            let servers = of_range(&self.servers, DiskRequest::FLUSH);
-            servers.filter(|(_, server)| clocks.contains(&client.1.endpoint, &server.endpoint)).count()
-        };
+        let fitting = |client: &Candidate<'_>| self.flushes_inside(client.1, clocks).count();
         match flushes::claimants(candidates, in_clusters, fitting) {
             Some(clients) => {
                 let count = clients.len() as u64;

@@ -8,7 +8,7 @@
 //! write.
 //!
 //! *Invariant*: a request claims a flush of QEMU only if no more of them fit in its time than it has endpoints without
-//! one. So a request inside a longer one has its flush, and the longer one has none of which it is unclear whose it is.
+//! one. So a request inside a longer one has its flush, and the longer one has none that may be of another.
 //! Several requests claim one flush only if they were issued at the same moment: the guest's block layer serves them
 //! with one. An image with clusters may be flushed several times for a request, so there a request claims all that fit.
 //!
@@ -26,21 +26,17 @@ pub(super) fn claimants(
 ) -> Option<Vec<Place>> {
     let span = |one: &Candidate<'_>| one.1.endpoint.event.span;
     let is_open = |one: &Candidate<'_>| one.1.state == State::Open;
-    let mut claiming: Vec<&Candidate<'_>> = Vec::new();
-    for one in candidates {
-        // One endpoint of each request, if possible without a flush.
-        if candidates
-            .iter()
-            .any(|other| span(other) == span(one) && (!is_open(other), other.0) < (!is_open(one), one.0))
-        {
-            continue;
-        }
-        let without = candidates.iter().filter(|other| span(other) == span(one) && is_open(other)).count();
-        if in_clusters || fitting(one) <= without {
-            claiming.push(one);
+    // One endpoint of each request, if possible without a flush.
+    let mut by_request = candidates.to_vec();
+    by_request.sort_unstable_by_key(|one| (span(one), !is_open(one), one.0));
+    let mut claiming: Vec<Candidate<'_>> = Vec::new();
+    for of_request in by_request.chunk_by(|one, other| span(one) == span(other)) {
+        let without = of_request.iter().filter(|one| is_open(one)).count();
+        if in_clusters || fitting(&of_request[0]) <= without {
+            claiming.push(of_request[0]);
         }
     }
-    let begin = |one: &&Candidate<'_>| one.1.endpoint.event.begin;
+    let begin = |one: &Candidate<'_>| one.1.endpoint.event.begin;
     let first = claiming.first().map(begin)?;
     claiming.iter().all(|one| begin(one) == first).then(|| claiming.iter().map(|one| *one.0).collect())
 }

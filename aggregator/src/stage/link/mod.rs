@@ -132,7 +132,7 @@ pub struct LinkStats {
     pub misplaced: u64,
     /// Endpoints accepted, each once.
     pub received: u64,
-    /// Endpoints with a match: two for each request, and up to five for a write with flushes.
+    /// Endpoints with a match: two for each request, and up to six for a write with flushes.
     pub matched: u64,
     /// Endpoints whose other endpoint did not arrive in time.
     pub unmatched: u64,
@@ -424,7 +424,7 @@ fn client_and_server<'a>(
 /// Error bound of a server that may have started at any time after the request was sent.
 const NO_BOUND: DurationNs = DurationNs(u64::MAX);
 
-/// Centers the server's endpoint in the client's, as far as the clocks allow that the client's node has measured. What the
+/// Centers the server's endpoint in the client's, within what the client's node has measured of the clocks. What the
 /// stage learned is left out: the result is a function of the two endpoints.
 fn shift(client: &LinkEndpoint, server: &LinkEndpoint) -> ClockShift {
     let wall = clock_bounds::wall_less_monotonic;

@@ -7,6 +7,7 @@
 use anyhow::{Context, Result};
 
 use crate::demo::output::{heading, print_line, thousands};
+use crate::demo::summaries::number_before;
 
 /// Counters of an agent, summed over all record kinds except names, which tasks emit as long as
 /// they exist.
@@ -125,40 +126,6 @@ pub(super) fn count(metrics: &str) -> AgentStats {
     AgentStats { fired: sum("blkkin_records_fired_total"), read: sum("blkkin_records_read_total") }
 }
 
-/// Parses the lost records from an agent's shutdown summary.
-pub(in crate::demo) fn lost(log: &str) -> Result<u64> {
-    let line = log.lines().rev().find(|line| line.contains("events delivered to"));
-    number_before(
-        line.with_context(|| format!("the agent's log has no shutdown summary: {log}"))?,
-        " records lost",
-    )
-}
-
-/// Parses the endpoints that an aggregator refused because they had a choice, from its shutdown summary.
-pub(in crate::demo) fn refused(log: &str) -> Result<u64> {
-    let line = log.lines().rev().find(|line| line.contains("link: ") && line.contains(" refused"));
-    number_before(
-        line.with_context(|| format!("the aggregator's log has no shutdown summary: {log}"))?,
-        " refused",
-    )
-}
-
-/// Parses the delivered spans from an exporter's shutdown summary.
-pub(super) fn exported(log: &str) -> Result<u64> {
-    let line = log.lines().rev().find(|line| line.contains("spans delivered to"));
-    number_before(
-        line.with_context(|| format!("the exporter's log has no shutdown summary: {log}"))?,
-        " spans delivered",
-    )
-}
-
-/// Parses the number before `unit`.
-fn number_before(line: &str, unit: &str) -> Result<u64> {
-    let number = line.split(unit).next().and_then(|start| start.rsplit(' ').next());
-    let number = number.filter(|_| line.contains(unit)).and_then(|number| number.parse().ok());
-    number.with_context(|| format!("no number before `{unit}` in: {line}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,16 +154,6 @@ mod tests {
         };
         assert_eq!(joined, expected);
         assert!(AggregatorStats::read("blkkin: join: killed").is_err());
-        assert_eq!(
-            refused("blkkin: link: 12 partitions, 9 RPC endpoints = 6 matched + 1 unmatched + 2 refused + 0 pending")
-                .expect("a summary"),
-            2
-        );
-        assert_eq!(
-            lost("x\nblkkin: 7 events delivered to t; 2 records lost before the agent").expect("a summary"),
-            2
-        );
-        assert_eq!(exported("blkkin: 18 spans delivered to z; 0 records left").expect("a summary"), 18);
     }
 
     #[test]

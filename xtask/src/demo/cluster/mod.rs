@@ -13,18 +13,17 @@
 //! spans counted by Zipkin. The demo fails unless they agree. *Invariant*: all processes that the
 //! demo started end with it, even if it is killed: see [`crate::servers`] and [`super::disk`].
 
-pub(super) mod accounting;
+mod accounting;
 mod node;
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use super::services::{Services, aggregator};
-use super::{output, zipkin_pages};
+use super::services::{self, Services, aggregator};
+use super::{output, summaries, zipkin_pages};
 use crate::interrupt;
 use crate::servers::Zipkin;
 use crate::workspace::Workspace;
@@ -50,14 +49,7 @@ const SPANS_MAX: usize = 30;
 
 /// Runs the demo. `blkkin` is the path of the program.
 pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
-    let folder = workspace.demo_dir().join("cluster");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let result = run_demo(workspace, blkkin, &folder);
-    // Keep the logs only after a failure.
-    if result.is_ok() || interrupt::received() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
-    result.map(|()| ExitCode::SUCCESS)
+    services::in_folder(workspace, "cluster", |folder| run_demo(workspace, blkkin, folder))
 }
 
 fn run_demo(workspace: &Workspace, blkkin: &Path, folder: &Path) -> Result<()> {
@@ -140,7 +132,7 @@ impl Cluster {
             zipkin.spans().is_ok_and(|spans| spans >= joined.written)
         })?;
         exporter.finish()?;
-        let exported = accounting::exported(&exporter.log())?;
+        let exported = summaries::exported(&exporter.log())?;
         print_event(started, "all have ended and printed their summaries");
         print_line("");
         let stats = ClusterStats { agents, joined, exported, zipkin: zipkin.spans()? };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::super::disk::Disk;
+use super::super::{disk::Disk, summaries};
 use super::accounting::{self, AgentReport, AgentStats};
 use crate::http;
 use crate::interrupt;
@@ -132,7 +132,7 @@ impl Node {
         }
         fs::remove_dir_all(&self.folder)
             .with_context(|| format!("cannot remove {}", self.folder.display()))?;
-        Ok(AgentReport { node: self.kind.name, count, lost: accounting::lost(&self.agent.log())? })
+        Ok(AgentReport { node: self.kind.name, count, lost: summaries::lost(&self.agent.log())? })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Layers of a trace that continues from a guest on its host: the share of each, and a drawing.
 //!
-//! *In*: the spans of a trace, as Zipkin returns them. *Out*: the time of each layer, whose sum is the duration of
+//! *In*: the spans of a trace, as Zipkin returns them. *Out*: the time of each layer; their sum is the duration of
 //! the guest's system call. *Invariant*: each microsecond belongs to the innermost layer that was at work: a request
 //! of the host's disks, else a system call of QEMU, else a request of the guest's disk, else the guest's kernel.
 //! A request of the guest without an operation of QEMU would count all of its time as QEMU's, so its trace has no

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! *Out*: the share of each layer in the time of the guests' system calls, the slowest calls across both kernels, and
-//! Zipkin's page of one. *Invariant*: the shares are of calls whose requests all have QEMU's operations, and the
+//! Zipkin's page of one. *Invariant*: the shares are of calls of which all requests have QEMU's operations, and the
 //! number of requests without one is printed. All processes that the demo started end with it.
 //!
 //! *Rejected*: KVM, which not every machine has. An emulated guest is slower; its layers are the same.
@@ -24,12 +24,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::cluster::accounting::{lost as lost_records, refused as refused_endpoints};
 use super::cluster::with_machine_id;
 use super::output::{self, ProcessLine, print_line, thousands};
-use super::services::Services;
-use super::{Disk, zipkin_pages};
-use crate::interrupt;
+use super::services::{self, Services};
+use super::{Disk, summaries, zipkin_pages};
 use crate::servers::{Process, Zipkin};
 use crate::setup::Kernel;
 use crate::workspace::Workspace;
@@ -54,14 +52,7 @@ const SPANS_MAX: usize = 30;
 
 /// Runs the demo. `blkkin` is a static program, which the guests run too.
 pub(super) fn run(workspace: &Workspace, blkkin: &Path) -> Result<ExitCode> {
-    let folder = workspace.demo_dir().join("vm");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let result = run_demo(workspace, blkkin, &folder);
-    // Keep the logs only after a failure.
-    if result.is_ok() || interrupt::received() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
-    result.map(|()| ExitCode::SUCCESS)
+    services::in_folder(workspace, "vm", |folder| run_demo(workspace, blkkin, folder))
 }
 
 fn run_demo(workspace: &Workspace, blkkin: &Path, folder: &Path) -> Result<()> {
@@ -79,7 +70,7 @@ fn run_demo(workspace: &Workspace, blkkin: &Path, folder: &Path) -> Result<()> {
     print_line(&format!("    {}", zipkin_pages::dependency_page(&zipkin)));
     let (requests, linked) = requests_of(&traces);
     let without = requests - linked;
-    // QEMU may serve several requests with one operation, whose parent is the first.
+    // QEMU may serve several requests with one operation, below the first of them.
     if requests < REQUESTS_MIN || without > requests / 100 + excused {
         bail!(
             "{linked} of {requests} requests have an operation of QEMU: the logs are in {}",
@@ -186,14 +177,14 @@ pub(crate) fn trace_guests(workspace: &Workspace, blkkin: &Path, folder: &Path) 
     guests.iter().try_for_each(Guest::start_workload)?;
     let mut lost = Vec::new();
     for guest in &mut guests {
-        lost.push((guest.kind.name, lost_records(&guest.wait_for_end()?)?));
+        lost.push((guest.kind.name, summaries::lost(&guest.wait_for_end()?)?));
     }
     print_line("  both programs, their agents and the guests have ended");
     agent.finish()?;
-    lost.push(("host", lost_records(&agent.log())?));
+    lost.push(("host", summaries::lost(&agent.log())?));
     services.wait_until_idle(IDLE_TIME)?;
     services.aggregators.iter_mut().try_for_each(|aggregator| aggregator.finish().map(drop))?;
-    let refused = services.aggregators.iter().map(|aggregator| refused_endpoints(&aggregator.log()));
+    let refused = services.aggregators.iter().map(|aggregator| summaries::refused(&aggregator.log()));
     let refused = refused.sum::<Result<u64>>()?;
     let each: Vec<String> = lost.iter().map(|(name, lost)| format!("{name} {lost}")).collect();
     print_line(&format!("  lost records: {}; refused links: {refused}", each.join(", ")));
