@@ -88,9 +88,9 @@ done
 wait $one $two $three $four $five $six
 mkdir /mnt
 mount -t ext4 -o init_itable=0 /dev/vdc /mnt || echo "guest: cannot mount"
-for n in $(seq FILES); do dd if=/dev/zero of=/mnt/$n bs=4096 count=1 conv=fsync 2> /dev/null; done
-# This thread of the kernel zeroes inode tables, from up to 5 s after the mount on.
+# This thread of the kernel zeroes inode tables, from up to 5 s after the mount on, and flushes.
 while ps | grep -q '[e]xt4lazyinit'; do sleep 0.5; done
+for n in $(seq FILES); do dd if=/dev/zero of=/mnt/$n bs=4096 count=1 conv=fsync 2> /dev/null; done
 TRIM
 umount /mnt
 for round in 1 2 3; do
@@ -485,6 +485,8 @@ struct Outcome {
     /// had ended, so that QEMU had nothing to flush; of which one is linked to no request; and of which one is linked
     /// to another request.
     between_flushes: [usize; 3],
+    /// The last ones, with issue and completion.
+    others: Vec<String>,
     /// Requests without an operation, within one that the host recorded and whose trace is not finished: the host
     /// missed an end below it. QEMU may have merged several requests into one such operation.
     unfinished: usize,
@@ -594,7 +596,12 @@ impl Outcome {
                 _ => 2,
             };
             if kind == 2 {
-                println!("a flush of another request: {three:?}, {flushes:?} instead of {request:?}");
+                let times = |span: &SpanId| (*span, recorded.times.get(span));
+                self.others.push(format!(
+                    "{three:?} of {:?} instead of {:?}",
+                    flushes.map(|flush| flush.map(times)),
+                    times(request)
+                ));
             }
             self.between_flushes[kind] += 1;
         }

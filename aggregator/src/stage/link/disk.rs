@@ -18,7 +18,7 @@
 //! | one operation for several requests (it merges neighbours) | the clients' ranges together are the server's range, without overlap; the first is the parent |
 //! | several operations for one request | one client's range contains the server's |
 //! | an operation on whole blocks of the image's device, for a request of a part | one client's range, rounded to blocks of 4,096 bytes, is the server's |
-//! | a flush | the client in which no other flush fits, or several that were issued at the same moment ([`flushes`]) |
+//! | a flush | the only client that it can be of, or several that were issued at the same moment ([`flushes`]) |
 //!
 //! # When
 //!
@@ -47,7 +47,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock_bounds::ClockBounds;
 use super::clusters::{CLUSTER, ClusterMap, Pair};
-use super::flushes;
+use super::flushes::{self, Flushes};
 use super::unplaced::Unplaced;
 use super::waiting::{Candidate, Place, State, Waiting};
 
@@ -542,7 +542,7 @@ impl Disk {
         }
         match candidates.first() {
             None => Choice::None,
-            Some(_) if is_flush => self.flush(place, &candidates, clocks),
+            Some(_) if is_flush => self.flush(place, &candidates, now, clocks),
             Some((first, _)) if first.0 == place.0 => self.same_range(place, &candidates, clocks),
             Some(_) => other_range(place, &candidates),
         }
@@ -588,10 +588,10 @@ impl Disk {
     }
 
     /// Decides between flushes of the guest that contain one of QEMU.
-    fn flush(&self, place: Place, candidates: &[Candidate<'_>], clocks: &ClockBounds) -> Choice {
+    fn flush(&self, place: Place, candidates: &[Candidate<'_>], now: LogTime, clocks: &ClockBounds) -> Choice {
         let in_clusters = self.servers.get(&place).is_some_and(|server| server.endpoint.in_clusters);
-        let fitting = |client: &Candidate<'_>| self.flushes_inside(client.1, clocks).count();
-        match flushes::claimants(candidates, in_clusters, fitting) {
+        let of_disk = FlushesByClock { disk: self, now, clocks };
+        match flushes::claimants(place, candidates, in_clusters, &of_disk) {
             Some(clients) => {
                 let count = clients.len() as u64;
                 Choice::Linked(clients, Rule::Flush(count))
@@ -613,6 +613,26 @@ impl Disk {
             ([_], State::Open) => Choice::Linked(vec![**client], Rule::Same),
             _ => Choice::Ambiguous(vec![**client], servers),
         }
+    }
+}
+
+/// Flushes of a disk, by what is known of the clocks now.
+struct FlushesByClock<'d> {
+    disk: &'d Disk,
+    now: LogTime,
+    clocks: &'d ClockBounds,
+}
+
+impl Flushes for FlushesByClock<'_> {
+    fn inside<'a>(&'a self, request: &Candidate<'a>) -> Vec<Candidate<'a>> {
+        self.disk.flushes_inside(request.1, self.clocks).collect()
+    }
+
+    fn around<'a>(&'a self, flush: &Candidate<'a>) -> Option<Vec<Candidate<'a>>> {
+        let has_settled = self.now.0.saturating_sub(flush.1.at.0) > SETTLE_MS;
+        let requests = of_range(&self.disk.clients, DiskRequest::FLUSH);
+        let contains = |one: &Candidate<'_>| self.clocks.contains(&one.1.endpoint, &flush.1.endpoint);
+        has_settled.then(|| requests.filter(contains).collect())
     }
 }
 

@@ -1,42 +1,95 @@
 //! Chooses the requests of a guest for which QEMU flushed an image.
 //!
-//! *In*: the guest's flushes that may contain one of QEMU's in time, and how many of QEMU's each of them may contain.
-//! *Out*: those that it serves.
+//! *In*: a flush of QEMU, the guest's flushes that may contain it in time, and by the same clocks the flushes inside a
+//! request and the requests around a flush. *Out*: the requests that it serves.
 //!
 //! A flush of the guest has one of QEMU. A write has one for PREFLUSH, before its data, and one for FUA, after it: so
 //! many flush endpoints its span has. No event reports when the data was written, so each of them has the times of the
 //! write.
 //!
-//! *Invariant*: a request claims a flush of QEMU only if no more of them fit in its time than it has endpoints without
-//! one. So a request inside a longer one has its flush, and the longer one has none that may be of another.
+//! *Invariant*: a request claims a flush only if the flush can be of no other one. Another one cannot claim it if it is
+//! full: as many flushes that are inside no further request are its own as it has endpoints. So a request inside a
+//! longer one has its flush if the longer one has all of its own. QEMU skips a flush if it has nothing to write, and the
+//! host can miss one. Then the longer one is not full, and neither claims the flush that both may contain.
 //! Several requests claim one flush only if they were issued at the same moment: the guest's block layer serves them
 //! with one. An image with clusters may be flushed several times for a request, so there a request claims all that fit.
 //!
-//! *Limit*: if a request that is not recorded flushes while a write is in progress, and QEMU had nothing to flush for
-//! that write, its flush is the write's. A filter of the guest's agent can leave out such a request.
+//! *Limit*: each flush is taken for one of the recorded requests. If a request that is not recorded flushes while a write
+//! is in progress, and QEMU had nothing to flush for that write, its flush is the write's. A filter of the guest's agent
+//! can leave out such a request.
+//!
+//! *Rejected*: a request claims what is inside it if that is no more than it has endpoints. Of two requests in a row,
+//! with clocks that are known to more than the pause between them, the first claims the second one's flush if its own
+//! was skipped.
+
+use blkkin_wire::ids::SpanId;
 
 use super::waiting::{Candidate, Place, State};
 
+/// Flushes and requests of one disk, by what is known of the clocks.
+pub(super) trait Flushes {
+    /// Returns the flushes of QEMU that may be inside a request.
+    fn inside<'a>(&'a self, request: &Candidate<'a>) -> Vec<Candidate<'a>>;
+
+    /// Returns the guest's requests that may contain a flush of QEMU, one entry for each endpoint; none if others may
+    /// still arrive.
+    fn around<'a>(&'a self, flush: &Candidate<'a>) -> Option<Vec<Candidate<'a>>>;
+}
+
+/// Endpoints of one request.
+struct Request<'a> {
+    /// One of them, if possible without a flush.
+    first: Candidate<'a>,
+    /// Number of them without a flush.
+    free: usize,
+}
+
 /// Returns the requests that a flush of QEMU serves, one endpoint of each. None if there is a choice, or none claims it.
-/// `fitting` counts the flushes of QEMU that may be inside a request.
 pub(super) fn claimants(
+    flush: Place,
     candidates: &[Candidate<'_>],
     in_clusters: bool,
-    fitting: impl Fn(&Candidate<'_>) -> usize,
+    of_disk: &impl Flushes,
 ) -> Option<Vec<Place>> {
-    let span = |one: &Candidate<'_>| one.1.endpoint.event.span;
-    let is_open = |one: &Candidate<'_>| one.1.state == State::Open;
-    // One endpoint of each request, if possible without a flush.
-    let mut by_request = candidates.to_vec();
-    by_request.sort_unstable_by_key(|one| (span(one), !is_open(one), one.0));
-    let mut claiming: Vec<Candidate<'_>> = Vec::new();
-    for of_request in by_request.chunk_by(|one, other| span(one) == span(other)) {
-        let without = of_request.iter().filter(|one| is_open(one)).count();
-        if in_clusters || fitting(&of_request[0]) <= without {
-            claiming.push(of_request[0]);
-        }
+    let mut requests = by_request(candidates);
+    if !in_clusters {
+        requests.retain(|request| has_room(request, flush, of_disk));
     }
-    let begin = |one: &Candidate<'_>| one.1.endpoint.event.begin;
-    let first = claiming.first().map(begin)?;
-    claiming.iter().all(|one| begin(one) == first).then(|| claiming.iter().map(|one| *one.0).collect())
+    let begin = |request: &Request<'_>| request.first.1.endpoint.event.begin;
+    let first = begin(requests.first()?);
+    if requests.iter().any(|request| begin(request) != first) {
+        return None;
+    }
+    if !in_clusters && requests.len() > 1 {
+        requests.retain(|request| of_disk.inside(&request.first).len() <= request.free);
+    }
+    (!requests.is_empty()).then(|| requests.iter().map(|request| *request.first.0).collect())
+}
+
+/// Groups endpoints by request.
+fn by_request<'a>(candidates: &[Candidate<'a>]) -> Vec<Request<'a>> {
+    let is_free = |one: &Candidate<'_>| one.1.state == State::Open;
+    let mut sorted = candidates.to_vec();
+    sorted.sort_unstable_by_key(|one| (span(one), !is_free(one), one.0));
+    let groups = sorted.chunk_by(|one, other| span(one) == span(other));
+    groups
+        .map(|group| Request { first: group[0], free: group.iter().filter(|one| is_free(one)).count() })
+        .collect()
+}
+
+/// Returns whether a request has an endpoint for this flush, apart from those for the flushes that can only be its own.
+fn has_room(request: &Request<'_>, flush: Place, of_disk: &impl Flushes) -> bool {
+    let inside = of_disk.inside(&request.first);
+    if inside.len() <= request.free {
+        return true;
+    }
+    let is_own = |other: &&Candidate<'_>| {
+        let around = of_disk.around(other);
+        around.is_some_and(|around| around.iter().all(|one| span(one) == span(&request.first)))
+    };
+    inside.iter().filter(|other| *other.0 != flush).filter(is_own).count() < request.free
+}
+
+fn span(candidate: &Candidate<'_>) -> SpanId {
+    candidate.1.endpoint.event.span
 }
