@@ -3,7 +3,8 @@
 //! *In*: /proc. *Out*: a [`Machine`] for each QEMU process, and an [`Image`] for each image file or
 //! block device that it has open. Modules in order of use: `machines` finds the
 //! processes, `open_files` lists what a process has open, `block_options` reads from the command
-//! line how QEMU uses it, and `option_list` parses one argument.
+//! line how QEMU uses it, `option_list` parses one argument, and `backing` finds backing files by the headers of the
+//! images above them (`qcow2`).
 //!
 //! *Invariant*: which images are open, and whether they bypass the page cache, is the kernel's word.
 //! The command line adds names and modes, and only to a file that it names: a disk that was attached
@@ -17,6 +18,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
+mod backing;
 mod block_options;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -30,4 +32,4 @@ pub use machines::{
     Image, Machine, images_of, is_qemu_program, machine_of, machine_of_qemu, machines, processes,
 };
 pub use open_files::{FileIdentity, OpenFile};
-pub use qcow2::Qcow2Header;
+pub use qcow2::{BackingName, Qcow2Header};

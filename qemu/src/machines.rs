@@ -19,6 +19,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::backing::note_backing_files;
 use crate::block_options::{BlockOptions, ImageOptions};
 use crate::open_files::{FileIdentity, OpenFile, open_files};
 use crate::option_list::{OptionList, option_name};
@@ -45,15 +46,45 @@ pub struct Image {
     pub file: OpenFile,
     /// Options on the command line; none if it does not name the image.
     pub options: Option<ImageOptions>,
-    /// Header, if its format on the command line is qcow2 and if it is readable.
+    /// Format by the command line or by the image above. None if neither has it.
+    pub format: Option<String>,
+    /// Header, if the format is qcow2 or not known, and if it is readable.
     pub qcow2: Option<Qcow2Header>,
+    /// Images of which it is the backing file.
+    pub above: Vec<FileIdentity>,
+    /// Name on the command line.
+    pub name: Option<String>,
+    /// True if the command line names it, or an image above it.
+    pub is_named: bool,
 }
 
 impl Image {
-    fn of(file: OpenFile, options: Option<ImageOptions>) -> Image {
-        let format = options.as_ref().and_then(|options| options.format.as_deref());
-        let qcow2 = if format == Some("qcow2") { Qcow2Header::read(&file.link) } else { None };
-        Image { file, options, qcow2 }
+    fn of(file: OpenFile, name: Option<&str>, options: Option<ImageOptions>) -> Image {
+        let format = options.as_ref().and_then(|options| options.format.clone());
+        let (is_named, name) = (options.is_some(), name.map(str::to_owned));
+        let mut image = Image { options, is_named, name, ..Image::bare(file) };
+        image.set_format(format);
+        image
+    }
+
+    /// Returns an image of which nothing is known but that it is open.
+    pub fn bare(file: OpenFile) -> Image {
+        Image {
+            file,
+            options: None,
+            format: None,
+            qcow2: None,
+            above: Vec::new(),
+            name: None,
+            is_named: false,
+        }
+    }
+
+    /// Sets the format, and reads the header unless it has none. A guest can write one into a raw image.
+    pub(crate) fn set_format(&mut self, format: Option<String>) {
+        let may_have_header = format.as_deref().is_none_or(|format| format == "qcow2");
+        self.qcow2 = if may_have_header { Qcow2Header::read(&self.file.link) } else { None };
+        self.format = format;
     }
 }
 
@@ -111,29 +142,38 @@ pub fn images_of(root: &Path, pid: u32) -> Option<Vec<Image>> {
     let options = BlockOptions::parse(command_line(&process)?.get(1..)?);
     let named = named_files(&process, &options);
     let image = |file: OpenFile| {
-        let options = named.get(&file.identity).and_then(|number| options.of(*number));
+        let named = named.get(&file.identity);
+        let options = named.and_then(|(_, number)| options.of(*number));
         let is_block_device = matches!(file.identity, FileIdentity::BlockDevice(_));
-        (options.is_some() || file.has_image_lock || is_block_device).then(|| Image::of(file, options))
+        let is_image = options.is_some() || file.has_image_lock || is_block_device;
+        is_image.then(|| Image::of(file, named.map(|(name, _)| *name), options))
     };
-    Some(open_files(&process).ok()?.into_iter().filter_map(image).collect())
+    let mut images: Vec<Image> = open_files(&process).ok()?.into_iter().filter_map(image).collect();
+    note_backing_files(&process, &mut images);
+    Some(images)
 }
 
 fn process_folder(root: &Path, pid: u32) -> PathBuf {
     root.join("proc").join(pid.to_string())
 }
 
-/// Returns the nodes of the files that a command line names. A name is looked up in the process's
+/// Returns names and nodes of the files that a command line names. A name is looked up in the process's
 /// own mount namespace and working folder; an absolute symbolic link leads into the caller's.
-fn named_files(process: &Path, options: &BlockOptions) -> HashMap<FileIdentity, usize> {
-    let identity = |name: &str| {
+fn named_files<'a>(process: &Path, options: &'a BlockOptions) -> HashMap<FileIdentity, (&'a str, usize)> {
+    let named = options.files().filter_map(|(name, number)| {
         let name = name.strip_prefix("file:").unwrap_or(name);
-        let path = match name.strip_prefix('/') {
-            Some(absolute) => process.join("root").join(absolute),
-            None => process.join("cwd").join(name),
-        };
-        FileIdentity::of(&fs::metadata(path).ok()?)
-    };
-    options.files().filter_map(|(name, number)| Some((identity(name)?, number))).collect()
+        let about = fs::metadata(in_root(process, Path::new(name))).ok()?;
+        Some((FileIdentity::of(&about)?, (name, number)))
+    });
+    named.collect()
+}
+
+/// Returns the path below /proc of a path that a process uses.
+pub(crate) fn in_root(process: &Path, path: &Path) -> PathBuf {
+    match path.strip_prefix("/") {
+        Ok(absolute) => process.join("root").join(absolute),
+        Err(_) => process.join("cwd").join(path),
+    }
 }
 
 /// Returns a process's arguments; none for a kernel thread or one that has ended.
@@ -160,6 +200,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::qcow2::tests::with_backing;
 
     /// Makes a folder like that of a process.
     fn process(root: &Path, pid: u32, exe: &str, arguments: &[&str]) -> PathBuf {
@@ -210,6 +251,70 @@ mod tests {
             (name, image.file.writable, image.options.as_ref().and_then(|options| options.node.as_deref()))
         });
         assert_eq!(images.collect::<Vec<_>>(), [("a.img", true, Some("d")), ("hot.img", false, None)]);
+    }
+
+    #[test]
+    fn backing_files_are_found_by_the_headers_of_the_images_above() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        let qcow2 = |name: &str, backing: &str, format: &str| {
+            fs::write(path(name), with_backing(3, backing, Some(format))).unwrap();
+        };
+        for name in ["base.img", "other.img", "shared.img"] {
+            fs::write(path(name), [0; 4096]).unwrap();
+        }
+        qcow2("snapshot.qcow2", "top.qcow2", "qcow2");
+        qcow2("top.qcow2", "middle.qcow2", "qcow2");
+        qcow2("middle.qcow2", path("base.img").to_str().unwrap(), "raw");
+        qcow2("one.qcow2", "shared.img", "raw");
+        qcow2("two.qcow2", "shared.img", "raw");
+        qcow2("raw.img", "other.img", "raw");
+        let drives =
+            ["file=top.qcow2,format=qcow2", "file=one.qcow2,format=qcow2", "file=two.qcow2,format=qcow2"];
+        // A guest can write a header into its raw disk.
+        let drives = drives.iter().chain(&["file=raw.img,format=raw", "file=other.img,format=raw"]);
+        let arguments: Vec<&str> = drives.flat_map(|drive| ["-drive", drive]).collect();
+        let arguments = [&["qemu"], arguments.as_slice()].concat();
+        let qemu = process(root.path(), 7, "/usr/bin/qemu-system-x86_64", &arguments);
+        let lock = "flags:\t02100000\nlock:\t1: OFDLCK ADVISORY  READ -1 fe:00:1 100 101\n";
+        let names = [
+            "snapshot.qcow2",
+            "top.qcow2",
+            "middle.qcow2",
+            "base.img",
+            "one.qcow2",
+            "two.qcow2",
+            "shared.img",
+            "raw.img",
+            "other.img",
+        ];
+        for (number, name) in names.iter().enumerate() {
+            open(&qemu, number as u32, &path(name), lock);
+        }
+        let images = images_of(root.path(), 7).unwrap();
+        let name = |image: &Image| image.file.path.file_name().unwrap().to_str().unwrap().to_owned();
+        let name_of = |identity: &FileIdentity| {
+            images.iter().find(|image| image.file.identity == *identity).map(name).unwrap()
+        };
+        let mut above: Vec<(String, Vec<String>)> =
+            images.iter().map(|image| (name(image), image.above.iter().map(name_of).collect())).collect();
+        above.retain(|(_, above)| !above.is_empty());
+        above.iter_mut().for_each(|(_, above)| above.sort());
+        let expected = [
+            ("base.img", &["middle.qcow2"][..]),
+            ("middle.qcow2", &["top.qcow2"]),
+            ("shared.img", &["one.qcow2", "two.qcow2"]),
+            ("top.qcow2", &["snapshot.qcow2"]),
+        ];
+        let expected = expected
+            .map(|(name, above)| (name.to_owned(), above.iter().map(|&name| name.to_owned()).collect()));
+        assert_eq!(above, expected);
+        let format =
+            |name: &str| images.iter().find(|image| image.file.path == path(name)).unwrap().format.clone();
+        assert_eq!(
+            ["base.img", "middle.qcow2", "snapshot.qcow2"].map(format),
+            [Some("raw".to_owned()), Some("qcow2".to_owned()), None]
+        );
     }
 
     #[test]

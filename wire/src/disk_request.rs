@@ -8,6 +8,11 @@
 //! The key is that of a raw image: QEMU passes on operation, offset and length. It repeats, since a guest may write
 //! a block twice. So a key alone is never a reason to link: see `aggregator/src/stage/link/disk.rs`.
 //!
+//! # Images that are not the guest's disk
+//!
+//! A key may also have a range of an image with clusters, or of a backing file: [`DiskRequest::in_image`]. All images of
+//! one disk have one address space then, each a part of its own.
+//!
 //! *Rejected*: the image's inode in the key (the guest does not know it); the position in QEMU's queue (nothing
 //! transmits it).
 
@@ -22,6 +27,13 @@ const SECTOR: u64 = 512;
 const LENGTH_BITS: u32 = 22;
 /// Bits of the first sector: up to 512 TiB.
 const START_BITS: u32 = 40;
+
+/// Bits of the first sector within one of several images: up to 32 TiB.
+const IMAGE_BITS: u32 = 36;
+/// Bit of the first sector: the image has the guest's bytes at the guest's offsets.
+const AT_GUESTS_OFFSETS: u64 = 1 << (START_BITS - 1);
+/// Maximum number of backing files below each other.
+pub const LAYER_MAX: u32 = (1 << (START_BITS - 1 - IMAGE_BITS)) - 1;
 
 /// Operation on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,6 +66,9 @@ impl DiskRequest {
     /// Flush of the whole disk.
     pub const FLUSH: DiskRequest = DiskRequest { operation: DiskOperation::Flush, start: 0, length: 0 };
 
+    /// Highest first sector.
+    pub const START_MAX: u64 = (1 << START_BITS) - 1;
+
     /// Returns a request for a range of bytes. None if it is empty, does not consist of whole sectors, or is beyond
     /// 512 TiB or 2 GiB long.
     pub fn of_bytes(operation: DiskOperation, offset: u64, bytes: u64) -> Option<DiskRequest> {
@@ -61,6 +76,26 @@ impl DiskRequest {
         let (start, length) = (offset / SECTOR, u32::try_from(bytes / SECTOR).ok()?);
         let fits = start >> START_BITS == 0 && length >> LENGTH_BITS == 0;
         (is_whole && fits).then_some(DiskRequest { operation, start, length })
+    }
+
+    /// Returns a range of an image in the address space of all images of a disk. `layer`: 0 for the image that the guest
+    /// writes, 1 for its backing file. None if it is beyond 32 TiB, or has too many images above it.
+    pub fn in_image(self, layer: u32, in_clusters: bool) -> Option<DiskRequest> {
+        let fits = layer <= LAYER_MAX && self.end() >> IMAGE_BITS == 0;
+        let kind = if in_clusters { 0 } else { AT_GUESTS_OFFSETS };
+        fits.then(|| DiskRequest { start: self.start | u64::from(layer) << IMAGE_BITS | kind, ..self })
+    }
+
+    /// Returns whether a range of [`Self::in_image`] is of a backing file.
+    pub fn is_of_backing_file(self) -> bool {
+        self.start & !AT_GUESTS_OFFSETS >= 1 << IMAGE_BITS
+    }
+
+    /// Returns the range of the guest's disk behind a range of [`Self::in_image`], if the image has the guest's bytes at
+    /// the guest's offsets.
+    pub fn at_guests_offsets(self) -> Option<DiskRequest> {
+        let start = self.start & ((1 << IMAGE_BITS) - 1);
+        (self.start & AT_GUESTS_OFFSETS != 0).then_some(DiskRequest { start, ..self })
     }
 
     /// Returns the sector after the last.
@@ -77,7 +112,7 @@ impl DiskRequest {
     /// Returns the request of a cookie.
     pub fn from_cookie(cookie: u64) -> DiskRequest {
         let operation = OPERATIONS[(cookie >> (START_BITS + LENGTH_BITS)) as usize];
-        let start = cookie >> LENGTH_BITS & ((1 << START_BITS) - 1);
+        let start = cookie >> LENGTH_BITS & Self::START_MAX;
         let length = cookie & ((1 << LENGTH_BITS) - 1);
         DiskRequest { operation, start, length: length as u32 }
     }
@@ -117,6 +152,21 @@ mod tests {
         let of = |offset, bytes| DiskRequest::of_bytes(DiskOperation::Read, offset, bytes);
         assert!(of(512, 4096).is_some());
         assert_eq!([of(1, 512), of(0, 100), of(0, 0), of(0, 1 << 31), of(1 << 49, 512)], [None; 5]);
+    }
+
+    #[test]
+    fn each_image_of_a_disk_has_ranges_of_its_own() {
+        let range = DiskRequest::of_bytes(DiskOperation::Read, 8 << 10, 4096).unwrap();
+        let images = [(0, true), (1, true), (LAYER_MAX, true), (1, false), (LAYER_MAX, false)];
+        let ranges = images.map(|(layer, in_clusters)| range.in_image(layer, in_clusters).unwrap());
+        let distinct: std::collections::BTreeSet<u64> = ranges.iter().map(|range| range.cookie()).collect();
+        assert_eq!((distinct.len(), ranges[0]), (5, range));
+        assert_eq!(ranges.map(DiskRequest::is_of_backing_file), [false, true, true, true, true]);
+        let guests = ranges.map(DiskRequest::at_guests_offsets);
+        assert_eq!(guests, [None, None, None, Some(range), Some(range)]);
+        assert!(ranges.iter().all(|range| DiskRequest::from_cookie(range.cookie()) == *range));
+        let last = DiskRequest { start: (1 << IMAGE_BITS) - 8, ..range };
+        assert_eq!([last.in_image(1, true), range.in_image(LAYER_MAX + 1, true)], [None; 2]);
     }
 
     #[test]

@@ -89,7 +89,8 @@ pub struct LinkEndpoint {
     pub clock: NodeClock,
     /// Clock of the other endpoint's node, if this node knows it.
     pub peer: Option<PeerClock>,
-    /// True if its key has a range of an image with clusters, which is not the range of the guest's disk.
+    /// True if its key has a range of an image with clusters or of a backing file, which is not the range of the guest's
+    /// disk ([`DiskRequest::in_image`](crate::disk_request::DiskRequest::in_image)).
     pub in_clusters: bool,
 }
 

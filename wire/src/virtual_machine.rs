@@ -48,6 +48,8 @@ pub struct MachineDisk {
     /// True if the image has clusters of 64 KiB or more in an order of its own (qcow2). Otherwise the guest's bytes are
     /// at the guest's offsets.
     pub in_clusters: bool,
+    /// 0 for the image that the guest writes, 1 for its backing file, 2 for the backing file of that one.
+    pub layer: u32,
 }
 
 /// Process that runs the node's virtual machine, on its host.

@@ -27,6 +27,7 @@ fn of_qemu(root: Root) -> Trace {
         device: file.device,
         ino: Some(file.ino),
         in_clusters: false,
+        layer: 0,
     };
     let machine = VirtualMachineEvent { disks: vec![disk], ..fixtures::virtual_machine(1, "web1") };
     let mut trace = Trace { root, ..fixtures::trace(1) };

@@ -69,7 +69,7 @@ where
 
 #[test]
 fn states_of_each_supported_version_are_restored() {
-    let names = ["context-v1", "daemon-span-v1", "process-v1", "rpc-endpoint-v1", "virtual-machine-v1"];
+    let names = ["context-v1", "daemon-span-v1", "process-v1", "rpc-endpoint-v1", "backing-files-v1"];
     assert_states::<JoinStage>("join", JoinStageConfig::new(3), &names);
     let rules = SamplingRules { one_in: 2, errors: true, slower_than: None, by_application: false };
     assert_states::<AssembleStage>("assemble", AssembleStageConfig::new(2, rules), &["fragments-v1"]);

@@ -40,9 +40,8 @@ const SYNC_OPCODES: [(AsyncInterface, u8); 3] =
 
 /// Operation of QEMU that serves requests of its guest.
 pub(crate) struct DiskServer {
-    /// With the range in the image.
     pub(crate) endpoint: RpcEndpointEvent,
-    /// True if the image has clusters in an order of its own.
+    /// True if its key has the range in an image with clusters, or in a backing file.
     pub(crate) in_clusters: bool,
 }
 
@@ -74,13 +73,15 @@ impl Trace {
             machine.disks.iter().find(|disk| is_image(disk, file, device))
         };
         let server = |span: SpanId, disk: &MachineDisk, request: DiskRequest, times| {
+            let in_clusters = disk.in_clusters || disk.layer > 0;
+            let request = if in_clusters { range_in_image(disk, request)? } else { request };
             let key = request.key(self.source.node, machine.pid, &disk.disk);
             let endpoint = endpoint(span, span, RpcSide::Server, key, times);
-            DiskServer { endpoint, in_clusters: disk.in_clusters }
+            Some(DiskServer { endpoint, in_clusters })
         };
         let of_call = self.call().and_then(|call| {
             let disk = disk_of(call.file?.file, self.names.file.as_deref())?;
-            Some(server(self.root_span, disk, request_of_call(call)?, [call.enter, call.exit]))
+            server(self.root_span, disk, request_of_call(call)?, [call.enter, call.exit])
         });
         if let Some(server) = of_call {
             return vec![server];
@@ -90,7 +91,7 @@ impl Trace {
         let on_images: Vec<_> = on_images.collect();
         let of_submission = |(io, disk): &(&AsyncIo, &MachineDisk)| {
             let request = request_of_submission(&io.event, || self.bios_of(&io.event))?;
-            Some(server(io.event.span, disk, request, [io.event.start, io.event.end]))
+            server(io.event.span, disk, request, [io.event.start, io.event.end])
         };
         let mut servers: Vec<_> = on_images.iter().filter_map(of_submission).collect();
         // One whose range is unknown, or that did not arrive, is another's too, and must not move with the first.
@@ -118,6 +119,13 @@ fn is_image(disk: &MachineDisk, file: FileId, device: Option<DeviceId>) -> bool 
         Some(ino) => (disk.device, ino) == (file.device, file.ino),
         None => device == Some(disk.device),
     }
+}
+
+/// Returns a request's range in the address space of all images of its disk. QEMU changes a backing file only on its
+/// own.
+fn range_in_image(disk: &MachineDisk, request: DiskRequest) -> Option<DiskRequest> {
+    let is_for_guest = disk.layer == 0 || request.operation == DiskOperation::Read;
+    request.in_image(disk.layer, disk.in_clusters).filter(|_| is_for_guest)
 }
 
 /// Returns what the host sees of a guest's request: a write with PREFLUSH has a flush before its data, and one with FUA

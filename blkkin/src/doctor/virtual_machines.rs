@@ -34,18 +34,30 @@ pub(super) fn lines(MachineReport { machine, images }: &MachineReport) -> (Strin
 fn image_line(image: &Image) -> String {
     let mut parts = Vec::new();
     match &image.options {
-        Some(options) => parts.extend(options_text(options, image.file.direct)),
+        Some(options) => {
+            parts.extend(options_text(options, image.file.direct));
+            parts.extend(is_backing(image).then(|| "backing file".to_owned()));
+            parts.extend(options.device.clone());
+            parts.extend(options.iothreads.iter().map(|iothread| format!("iothread {iothread}")));
+        }
         None => {
             parts.push(
                 if image.file.direct { "past the page cache" } else { "through the page cache" }.to_owned(),
             );
-            parts.push("not found on the command line".to_owned());
+            parts.push(
+                if image.above.is_empty() { "not found on the command line" } else { "backing file" }
+                    .to_owned(),
+            );
         }
     }
     if !image.file.writable {
         parts.push("only read".to_owned());
     }
     sanitize(&format!("{}: {}", image.file.path.display(), parts.join(", ")))
+}
+
+fn is_backing(image: &Image) -> bool {
+    !image.above.is_empty() || image.options.as_ref().is_some_and(|options| options.is_backing)
 }
 
 fn options_text(options: &ImageOptions, direct: bool) -> Vec<String> {
@@ -58,9 +70,6 @@ fn options_text(options: &ImageOptions, direct: bool) -> Vec<String> {
         parts
             .push(if direct { "but opened with O_DIRECT" } else { "but opened without O_DIRECT" }.to_owned());
     }
-    parts.extend(options.is_backing.then(|| "backing file".to_owned()));
-    parts.extend(options.device.clone());
-    parts.extend(options.iothreads.iter().map(|iothread| format!("iothread {iothread}")));
     parts
 }
 
@@ -81,12 +90,12 @@ fn image_value(image: &Image) -> Value {
         "writable": image.file.writable,
         "direct": image.file.direct,
         "node": options.and_then(|options| options.node.as_ref()),
-        "format": options.and_then(|options| options.format.as_ref()),
+        "format": image.format,
         "aio": options.map(|options| options.aio.to_string()),
         "cache": options.map(|options| options.cache.to_string()),
         "device": options.and_then(|options| options.device.as_ref()),
         "iothreads": options.map(|options| &options.iothreads),
-        "backing": options.map(|options| options.is_backing),
+        "backing": is_backing(image),
     })
 }
 
@@ -109,7 +118,7 @@ mod tests {
             has_image_lock: true,
             link: path.into(),
         };
-        Image { file, options, qcow2: None }
+        Image { options, ..Image::bare(file) }
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! disks by one name only if each has a disk that the other does not have or cannot name, of one size.
 //!
 //! On the host a disk is named only if its image is raw, with its bytes at the guest's offsets, or qcow2, with clusters
-//! of 64 KiB or more by its header. In the guest it is named only if it is QEMU's: on a virtio device, or by a vendor or model of
+//! of 64 KiB or more by its header. The backing files below the image have the disk's name too, each with its layer; one
+//! that several images share has none. In the guest it is named only if it is QEMU's: on a virtio device, or by a vendor or model of
 //! this name.
 //!
 //! *In the guest* the disks are read once, before the first program is attached, and only by an agent that sends to a
@@ -29,6 +30,7 @@ use std::fs;
 use std::path::Path;
 
 use blkkin_qemu::{FileIdentity, Image};
+use blkkin_wire::disk_request::LAYER_MAX;
 use blkkin_wire::ids::DeviceId;
 use blkkin_wire::virtual_machine::MachineDisk;
 
@@ -40,27 +42,78 @@ const SECTOR: u64 = 512;
 /// Minimum bytes of a cluster of a disk that is named (`aggregator/src/stage/link/clusters.rs`).
 const CLUSTER_MIN: u64 = 64 << 10;
 
-/// Returns the disks of a virtual machine that have a name. `root` has `sys`.
+/// Returns the disks of a virtual machine that have a name, each with the backing files of its image. `root` has `sys`.
 pub(crate) fn of_images(root: &Path, images: &[Image]) -> Vec<MachineDisk> {
-    let named = images.iter().filter_map(|image| {
-        let options = image.options.as_ref().filter(|options| !options.is_backing)?;
-        let header = image.qcow2.filter(|header| header.cluster_bytes >= CLUSTER_MIN);
-        let (in_clusters, length) = match (options.format.as_deref(), header) {
-            (Some("raw"), _) => (false, None),
-            (Some("qcow2"), Some(header)) => (true, Some(header.bytes)),
-            _ => return None,
-        };
-        let (device, ino, bytes) = match image.file.identity {
-            FileIdentity::Regular(device, ino) => (device_id(device), Some(ino), image.file.bytes),
-            FileIdentity::BlockDevice(device) => {
-                let device = device_id(device);
-                (device, None, bytes_of(&root.join(format!("sys/dev/block/{device}")))?)
-            }
-        };
-        let disk = name(options.serial.as_deref(), length.unwrap_or(bytes))?.into();
-        Some(MachineDisk { disk, device, ino, in_clusters })
+    let mut disks: HashMap<FileIdentity, Vec<(u32, &Image)>> = HashMap::new();
+    for image in images {
+        if let Some((top, layer)) = top_of(image, images) {
+            disks.entry(top).or_default().push((layer, image));
+        }
+    }
+    let named = disks.into_values().filter_map(|mut layers| {
+        layers.sort_by_key(|(layer, _)| *layer);
+        Some((name_of(root, &layers)?, layers))
     });
-    unique(named.collect(), |disk| disk.disk.to_string())
+    let named = unique(named.collect(), |(name, _)| name.clone());
+    let of_disk = named.iter().flat_map(|(name, layers)| {
+        layers.iter().filter_map(move |(layer, image)| disk_of(name, *layer, image))
+    });
+    let mut disks: Vec<MachineDisk> = of_disk.collect();
+    disks.sort_by(|a, b| (a.layer, &a.disk).cmp(&(b.layer, &b.disk)));
+    disks
+}
+
+/// Returns the image that the guest writes above this one, and how many are between them. None if several images have it
+/// as their backing file: an operation on it may be for a disk of any of them.
+fn top_of(image: &Image, images: &[Image]) -> Option<(FileIdentity, u32)> {
+    let (mut top, mut layer) = (image, 0);
+    loop {
+        match top.above.as_slice() {
+            [] => return Some((top.file.identity, layer)),
+            [above] if layer < LAYER_MAX => {
+                top = images.iter().find(|image| image.file.identity == *above)?;
+                layer += 1;
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// Returns the name of the disk that these images are, the one that the guest writes first. None if the command line uses
+/// none or several of them as a disk: after a snapshot it names an image below the first.
+fn name_of(root: &Path, layers: &[(u32, &Image)]) -> Option<String> {
+    let (_, top) = layers.first().filter(|(layer, _)| *layer == 0)?;
+    let mut used =
+        layers.iter().filter_map(|(_, image)| image.options.as_ref()).filter(|options| !options.is_backing);
+    let options = used.next().filter(|_| used.next().is_none())?;
+    let bytes = match (in_clusters(top)?, top.file.identity) {
+        (true, _) => top.qcow2.as_ref()?.bytes,
+        (false, FileIdentity::Regular(..)) => top.file.bytes,
+        (false, FileIdentity::BlockDevice(device)) => {
+            bytes_of(&root.join(format!("sys/dev/block/{}", device_id(device))))?
+        }
+    };
+    name(options.serial.as_deref(), bytes)
+}
+
+/// Returns whether an image has clusters, or none if its bytes have other places than those that the aggregator knows.
+fn in_clusters(image: &Image) -> Option<bool> {
+    let header = image.qcow2.as_ref().filter(|header| header.cluster_bytes >= CLUSTER_MIN);
+    match (image.format.as_deref(), header) {
+        (Some("raw"), _) => Some(false),
+        // QEMU finds out the format of a snapshot's image by its header too.
+        (Some("qcow2") | None, Some(_)) => Some(true),
+        _ => None,
+    }
+}
+
+fn disk_of(disk: &str, layer: u32, image: &Image) -> Option<MachineDisk> {
+    let (device, ino) = match image.file.identity {
+        FileIdentity::Regular(device, ino) => (device, Some(ino)),
+        FileIdentity::BlockDevice(device) => (device, None),
+    };
+    let in_clusters = in_clusters(image)?;
+    Some(MachineDisk { disk: disk.into(), device: device_id(device), ino, in_clusters, layer })
 }
 
 /// Returns the names of this machine's disks that are QEMU's, by their names below /dev. `root` has `sys`.
@@ -146,12 +199,17 @@ mod tests {
             serial: serial.map(str::to_owned),
             iothreads: Vec::new(),
         };
-        let identity = FileIdentity::Regular(libc::makedev(8, 1), ino);
-        let qcow2 = (format == "qcow2").then_some(Qcow2Header { bytes, cluster_bytes: 65_536 });
+        let identity = identity(ino);
+        let qcow2 =
+            (format == "qcow2").then_some(Qcow2Header { bytes, cluster_bytes: 65_536, backing: None });
         let (path, link): (PathBuf, PathBuf) = ("/image".into(), "/proc/1/fd/3".into());
         let file =
             OpenFile { path, identity, bytes, writable: true, direct: true, has_image_lock: true, link };
-        Image { file, options: Some(options), qcow2 }
+        Image { format: options.format.clone(), options: Some(options), qcow2, ..Image::bare(file) }
+    }
+
+    fn identity(ino: u64) -> FileIdentity {
+        FileIdentity::Regular(libc::makedev(8, 1), ino)
     }
 
     fn disk(root: &Path, name: &str, files: &[(&str, &[u8])], bus: &str) {
@@ -191,19 +249,18 @@ mod tests {
             image(6, 4 << 20, None, "vmdk"),
         ];
         let disks = of_images(root, &images);
-        let names: Vec<_> = disks.iter().map(|disk| (disk.ino.unwrap(), &*disk.disk)).collect();
+        let mut names: Vec<_> = disks.iter().map(|disk| (disk.ino.unwrap(), &*disk.disk)).collect();
+        names.sort();
         let last = (5, "bytes=3145728");
         assert_eq!(names, [(1, expected[0]), (2, expected[1]), (3, expected[2]), (4, expected[4]), last]);
-        assert_eq!(
-            disks.iter().map(|disk| disk.in_clusters).collect::<Vec<_>>(),
-            [false, false, false, false, true]
-        );
+        let in_clusters = disks.iter().filter(|disk| disk.in_clusters);
+        assert_eq!(in_clusters.map(|disk| disk.ino.unwrap()).collect::<Vec<_>>(), [5]);
         assert_eq!(disks[0].device, DeviceId { major: 8, minor: 1 });
     }
 
     #[test]
     fn an_image_with_small_clusters_or_an_unread_header_is_not_named() {
-        let header = |bytes| Some(Qcow2Header { bytes: 1 << 20, cluster_bytes: bytes });
+        let header = |bytes| Some(Qcow2Header { bytes: 1 << 20, cluster_bytes: bytes, backing: None });
         let names = |serial: Option<&str>, qcow2| {
             let mut image = image(1, 9 << 20, serial, "qcow2");
             image.qcow2 = qcow2;
@@ -211,9 +268,46 @@ mod tests {
             disks.into_iter().map(|disk| disk.disk.into_string()).collect::<String>()
         };
         let header_of = [header(65_536), header(2 << 20), header(32_768), None];
-        assert_eq!(header_of.map(|qcow2| names(None, qcow2)), ["bytes=1048576", "bytes=1048576", "", ""]);
+        let without_serial = ["bytes=1048576", "bytes=1048576", "", ""];
+        assert_eq!(header_of.clone().map(|qcow2| names(None, qcow2)), without_serial);
         let by_serial = ["serial=a", "serial=a", "", ""];
         assert_eq!(header_of.map(|qcow2| names(Some("a"), qcow2)), by_serial);
+    }
+
+    /// Returns an image that the command line does not name, below others.
+    fn below(ino: u64, above: &[u64], format: &str) -> Image {
+        Image {
+            options: None,
+            above: above.iter().map(|ino| identity(*ino)).collect(),
+            ..image(ino, 1 << 20, None, format)
+        }
+    }
+
+    #[test]
+    fn backing_files_have_the_name_of_the_disk_above() {
+        let disks = |images: &[Image]| {
+            let disks = of_images(Path::new("/"), images).into_iter();
+            disks
+                .map(|disk| (disk.ino.unwrap(), disk.disk.into_string(), disk.layer, disk.in_clusters))
+                .collect::<Vec<_>>()
+        };
+        let root = || "serial=root".to_owned();
+        let top = || image(1, 1 << 20, Some("root"), "qcow2");
+        let chain = [top(), below(2, &[1], "qcow2"), below(3, &[2], "raw")];
+        let expected = [(1, root(), 0, true), (2, root(), 1, true), (3, root(), 2, false)];
+        assert_eq!(disks(&chain), expected);
+        // Several images have one backing file, or the guest has it as a disk too.
+        let other = || image(4, 2 << 20, Some("other"), "qcow2");
+        let both = [(1, root(), 0, true), (4, "serial=other".to_owned(), 0, true)];
+        assert_eq!(disks(&[top(), other(), below(3, &[1, 4], "raw")]), [both[1].clone(), both[0].clone()]);
+        let used = Image { above: vec![identity(1)], ..other() };
+        assert_eq!(disks(&[top(), used]), []);
+        // After a snapshot the command line names the backing file.
+        let snapshot = Image { format: None, ..below(5, &[], "qcow2") };
+        let named = Image { above: vec![identity(5)], ..top() };
+        assert_eq!(disks(&[named, snapshot]), [(5, root(), 0, true), (1, root(), 1, true)]);
+        // Images in a circle, which no QEMU opens.
+        assert_eq!(disks(&[below(1, &[2], "qcow2"), below(2, &[1], "qcow2")]), []);
     }
 
     #[test]

@@ -700,6 +700,8 @@ pub struct VirtualMachineEvent {
     pub host: ::core::option::Option<HostProcess>,
     #[prost(message, repeated, tag = "8")]
     pub cluster_disks: ::prost::alloc::vec::Vec<MachineDisk>,
+    #[prost(message, repeated, tag = "9")]
+    pub backing_files: ::prost::alloc::vec::Vec<BackingFile>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MachineDisk {
@@ -709,6 +711,15 @@ pub struct MachineDisk {
     pub device: u32,
     #[prost(uint64, optional, tag = "3")]
     pub ino: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackingFile {
+    #[prost(message, required, tag = "1")]
+    pub image: MachineDisk,
+    #[prost(uint32, tag = "2")]
+    pub layer: u32,
+    #[prost(bool, tag = "3")]
+    pub in_clusters: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostProcess {

@@ -7,8 +7,8 @@ use std::slice::Iter;
 use prost::Message as _;
 
 use super::message::{
-    ClockOffset as OffsetMessage, EventBatch, HostProcess as HostMessage, MachineDisk as DiskMessage,
-    VirtualMachineEvent as Message,
+    BackingFile, ClockOffset as OffsetMessage, EventBatch, HostProcess as HostMessage,
+    MachineDisk as DiskMessage, VirtualMachineEvent as Message,
 };
 use super::{Malformed, frame};
 use crate::clock::{ClockOffset, MonotonicNs};
@@ -18,20 +18,39 @@ use crate::virtual_machine::{HostProcess, MachineDisk, VirtualMachineEvent};
 
 /// Encodes an event that follows `before` other events.
 pub(super) fn write(event: &VirtualMachineEvent, before: usize) -> Message {
+    let of_kind = |in_clusters: bool| {
+        let disks = event.disks.iter().filter(move |disk| disk.layer == 0 && disk.in_clusters == in_clusters);
+        disks.map(write_disk).collect()
+    };
     Message {
         before: before as u32,
         time: event.time.0,
         pid: event.pid.0,
         name: event.name.to_string(),
         uuid: event.uuid.to_string(),
-        disks: event.disks.iter().filter(|disk| !disk.in_clusters).map(write_disk).collect(),
-        cluster_disks: event.disks.iter().filter(|disk| disk.in_clusters).map(write_disk).collect(),
+        disks: of_kind(false),
+        cluster_disks: of_kind(true),
+        backing_files: event.disks.iter().filter(|disk| disk.layer > 0).map(write_backing_file).collect(),
         host: event.host.as_deref().map(write_host),
     }
 }
 
 fn write_disk(disk: &MachineDisk) -> DiskMessage {
     DiskMessage { disk: disk.disk.to_string(), device: disk.device.to_kernel(), ino: disk.ino }
+}
+
+fn write_backing_file(disk: &MachineDisk) -> BackingFile {
+    BackingFile { image: write_disk(disk), layer: disk.layer, in_clusters: disk.in_clusters }
+}
+
+fn read_disk(disk: &DiskMessage, layer: u32, in_clusters: bool) -> MachineDisk {
+    MachineDisk {
+        disk: disk.disk.as_str().into(),
+        device: DeviceId::from_kernel(disk.device),
+        ino: disk.ino,
+        in_clusters,
+        layer,
+    }
 }
 
 fn write_host(host: &HostProcess) -> HostMessage {
@@ -84,20 +103,17 @@ impl<'a> VirtualMachineReader<'a> {
         events: &mut Vec<LayerEvent>,
     ) -> Result<bool, Malformed> {
         let Some(row) = self.rows.next_if(|row| row.before as usize <= before) else { return Ok(false) };
-        let disk = |disk: &DiskMessage, in_clusters| MachineDisk {
-            disk: disk.disk.as_str().into(),
-            device: DeviceId::from_kernel(disk.device),
-            ino: disk.ino,
-            in_clusters,
-        };
-        let disks = row.disks.iter().map(|one| disk(one, false));
-        let cluster_disks = row.cluster_disks.iter().map(|one| disk(one, true));
+        let disks = row.disks.iter().map(|disk| read_disk(disk, 0, false));
+        let cluster_disks = row.cluster_disks.iter().map(|disk| read_disk(disk, 0, true));
+        // Layer 0 here would be a second image for the guest's writes.
+        let backing_files = row.backing_files.iter().filter(|file| file.layer > 0);
+        let backing_files = backing_files.map(|file| read_disk(&file.image, file.layer, file.in_clusters));
         let event = VirtualMachineEvent {
             time: MonotonicNs(row.time),
             pid: Pid(row.pid),
             name: row.name.as_str().into(),
             uuid: row.uuid.as_str().into(),
-            disks: disks.chain(cluster_disks).collect(),
+            disks: disks.chain(cluster_disks).chain(backing_files).collect(),
             host: row.host.as_ref().map(read_host).transpose()?.map(Box::new),
         };
         events.push(LayerEvent::VirtualMachine(event.into()));

@@ -18,21 +18,21 @@ const TABLES: u64 = 1 << 20;
 /// Number from which on endpoints are QEMU's own.
 const OWN: usize = 1 << 30;
 /// Difference between the numbers of one request's operations.
-const PART: usize = 1 << 20;
+pub(super) const PART: usize = 1 << 20;
 
-fn read(start: u64, length: u32) -> DiskRequest {
+pub(super) fn read(start: u64, length: u32) -> DiskRequest {
     DiskRequest { operation: DiskOperation::Read, ..write(start, length) }
 }
 
 /// Operation of QEMU on this range of the image.
-fn on_image(n: usize, range: DiskRequest, times: [u64; 2]) -> (u64, LinkEndpoint) {
+pub(super) fn on_image(n: usize, range: DiskRequest, times: [u64; 2]) -> (u64, LinkEndpoint) {
     let (at, mut server) = qemu(n, range, times);
     server.in_clusters = true;
     (at, server)
 }
 
 /// Guest's request `n` of these, 10 ms after the one before, and QEMU's operation for it.
-fn served(n: usize, of_guest: DiskRequest, in_image: DiskRequest) -> [(u64, LinkEndpoint); 2] {
+pub(super) fn served(n: usize, of_guest: DiskRequest, in_image: DiskRequest) -> [(u64, LinkEndpoint); 2] {
     let at = n as u64 * 10 * MS;
     let (_, client) = guest(n, of_guest, [at, at + MS]);
     let (_, server) = on_image(n, in_image, [at + 300_000, at + 400_000]);
@@ -41,11 +41,11 @@ fn served(n: usize, of_guest: DiskRequest, in_image: DiskRequest) -> [(u64, Link
 
 /// Guest's request `n`, as it happened.
 #[derive(Clone, Debug)]
-struct Request {
-    range: DiskRequest,
+pub(super) struct Request {
+    pub(super) range: DiskRequest,
     /// Issued, taken up, done, completed.
-    times: [u64; 4],
-    late: [u64; 2],
+    pub(super) times: [u64; 4],
+    pub(super) late: [u64; 2],
     lost: [bool; 2],
 }
 
@@ -54,7 +54,7 @@ const OF_BLOCK: u64 = 512;
 
 /// Requests one after another in each of four slots: blocks of a cluster, and ranges of some clusters. `spread`: groups of
 /// clusters with a block of QEMU's tables each.
-fn requests(spread: u64, loss: u8) -> impl Strategy<Value = Vec<Request>> {
+pub(super) fn requests(spread: u64, loss: u8) -> impl Strategy<Value = Vec<Request>> {
     let one = (
         (0..4_usize, 0..spread, 0..60_u64, 0..16_u64, any::<[u8; 4]>()),
         [50_000_u64..200_000, 30_000..400_000, 50_000..200_000, 0..3_000_000],
@@ -187,7 +187,7 @@ fn endpoints_of(requests: &[Request], place: fn(u64) -> u64, table: u32) -> Vec<
 }
 
 /// Returns how many operations are below their own request, and how many below another one.
-fn right_and_wrong(out: &Output) -> (usize, usize) {
+pub(super) fn right_and_wrong(out: &Output) -> (usize, usize) {
     let is_right = |(trace, target): &&(TraceId, Reparented)| {
         let server = trace.0 as u64 as usize;
         server < OWN && target.parent == SpanId((server % PART) as u64)
@@ -197,7 +197,7 @@ fn right_and_wrong(out: &Output) -> (usize, usize) {
 }
 
 /// Returns the place of a scattered cluster.
-fn scattered(cluster: u64) -> u64 {
+pub(super) fn scattered(cluster: u64) -> u64 {
     1_000 + cluster.wrapping_mul(7_919) % 65_536
 }
 

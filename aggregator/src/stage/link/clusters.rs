@@ -137,6 +137,9 @@ impl ClusterMap {
         if is_too_long(range) {
             return None;
         }
+        if let Some(range) = range.at_guests_offsets() {
+            return Some(range);
+        }
         let places = clusters(range).map(|host| self.by_host.get(&host).filter(|place| place.is_certain()));
         let places: Vec<u64> = places.map(|place| place.map(|place| place.guest)).collect::<Option<_>>()?;
         let first = *places.first()?;

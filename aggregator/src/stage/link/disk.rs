@@ -18,6 +18,7 @@
 //! | one operation for several requests (it merges neighbours) | the clients' ranges together are the server's range, without overlap; the first is the parent |
 //! | several operations for one request | one client's range contains the server's |
 //! | an operation on whole blocks of the image's device, for a request of a part | one client's range, rounded to blocks of 4,096 bytes, is the server's |
+//! | a read of a backing file before, behind or around a write of the guest | the only write or read that it can be for |
 //! | a flush | the only client that it can be of, or several that were issued at the same moment ([`flushes`]) |
 //!
 //! # When
@@ -109,6 +110,7 @@ pub(super) enum Rule {
     Merged(u64),
     Part,
     Rounded,
+    Filled,
     Flush(u64),
 }
 
@@ -130,6 +132,11 @@ impl Rule {
             }
             Rule::Rounded => format!("rule: disk and operation, range rounded to whole blocks, {inside}"),
             Rule::Part => format!("rule: disk and operation, part of the range, {inside}"),
+            Rule::Filled => {
+                format!(
+                    "rule: disk, rest of a cluster from a backing file for a write of the other part, {inside}"
+                )
+            }
             Rule::Flush(1) => format!("rule: flush of the disk, {inside}"),
             Rule::Flush(requests) => {
                 format!("rule: flush of the disk for {requests} guest requests, {inside}")
@@ -437,7 +444,10 @@ impl Disk {
         let waiting: Vec<Place> = waiting
             .into_iter()
             .flat_map(|range| overlapping(&self.servers, range))
-            .filter(|(_, server)| server.endpoint.in_clusters)
+            .filter(|(_, server)| {
+                let range = DiskRequest::from_cookie(server.endpoint.event.key.cookie);
+                server.endpoint.in_clusters && range.at_guests_offsets().is_none()
+            })
             .map(|(place, _)| *place)
             .collect();
         for place in waiting {
@@ -499,7 +509,8 @@ impl Disk {
     }
 
     /// Returns the waiting servers that a client's request may concern: those of its range, else those of its operation
-    /// whose range overlaps. All flushes have one range, so of those only what is inside it by the clocks.
+    /// whose range overlaps; for a write also reads of backing files nearby. All flushes have one range, so of those only
+    /// what is inside it by the clocks.
     fn servers_of(&self, place: Place, clocks: &ClockBounds) -> Vec<Place> {
         let client = DiskRequest::from_cookie(place.0);
         if client.operation == DiskOperation::Flush {
@@ -507,10 +518,15 @@ impl Disk {
             return self.flushes_inside(waiting, clocks).map(|(place, _)| *place).collect();
         }
         let same: Vec<Place> = of_range(&self.servers, client).map(|(place, _)| *place).collect();
-        if !same.is_empty() {
-            return same;
+        let mut servers = match same.is_empty() {
+            true => overlapping(&self.servers, client).map(|(place, _)| *place).collect(),
+            false => same,
+        };
+        if client.operation == DiskOperation::Write && self.unplaced.is_some() {
+            let reads = near(&self.servers, DiskOperation::Read, client);
+            servers.extend(reads.filter(|(_, read)| is_of_backing_file(read)).map(|(place, _)| *place));
         }
-        overlapping(&self.servers, client).map(|(place, _)| *place).collect()
+        servers
     }
 
     /// Returns whether the last of these endpoints has waited for twice the time.
@@ -534,11 +550,26 @@ impl Disk {
             true => overlapping(&self.clients, request).filter(|(_, client)| contains(client)).collect(),
             false => same,
         };
-        if !has_settled(server) || !candidates.iter().all(|(_, client)| has_settled(client)) {
+        let writes: Vec<_> = match is_of_backing_file(server) {
+            true => near(&self.clients, DiskOperation::Write, request)
+                .filter(|(write, client)| {
+                    fills_up(request, DiskRequest::from_cookie(write.0)) && contains(client)
+                })
+                .collect(),
+            false => Vec::new(),
+        };
+        if !has_settled(server) || !candidates.iter().chain(&writes).all(|(_, client)| has_settled(client)) {
             return Choice::Later;
         }
         if all && server.endpoint.in_clusters {
-            return self.on_clusters(place, &candidates, clocks);
+            let choice = self.on_clusters(place, &candidates, clocks);
+            return match (writes.as_slice(), choice) {
+                ([], choice) => choice,
+                ([(write, client)], Choice::None) if client.state != State::Refused => {
+                    Choice::Linked(vec![**write], Rule::Filled)
+                }
+                _ => Choice::Ambiguous(Vec::new(), vec![place]),
+            };
         }
         match candidates.first() {
             None => Choice::None,
@@ -588,7 +619,13 @@ impl Disk {
     }
 
     /// Decides between flushes of the guest that contain one of QEMU.
-    fn flush(&self, place: Place, candidates: &[Candidate<'_>], now: LogTime, clocks: &ClockBounds) -> Choice {
+    fn flush(
+        &self,
+        place: Place,
+        candidates: &[Candidate<'_>],
+        now: LogTime,
+        clocks: &ClockBounds,
+    ) -> Choice {
         let in_clusters = self.servers.get(&place).is_some_and(|server| server.endpoint.in_clusters);
         let of_disk = FlushesByClock { disk: self, now, clocks };
         match flushes::claimants(place, candidates, in_clusters, &of_disk) {
@@ -646,7 +683,7 @@ fn other_range(place: Place, candidates: &[Candidate<'_>]) -> Choice {
         (DiskRequest::from_cookie(place.0), |one: &Candidate<'_>| DiskRequest::from_cookie(one.0.0));
     let is_part = |one: &&Candidate<'_>| is_within(range(one), request);
     let parts: Vec<_> = candidates.iter().filter(is_part).copied().collect();
-    let are_open = parts.iter().all(|(_, client)| client.state == State::Open);
+    let are_open = !parts.is_empty() && parts.iter().all(|(_, client)| client.state == State::Open);
     if are_open && is_tiled(request, parts.iter().map(range)) {
         return Choice::Linked(places(&parts), Rule::Merged(parts.len() as u64));
     }
@@ -665,6 +702,32 @@ fn other_range(place: Place, candidates: &[Candidate<'_>]) -> Choice {
     }
 }
 
+/// Returns whether an operation is on a backing file.
+fn is_of_backing_file(server: &Waiting) -> bool {
+    let range = DiskRequest::from_cookie(server.endpoint.event.key.cookie);
+    server.endpoint.in_clusters && range.is_of_backing_file()
+}
+
+/// Iterates over the endpoints of an operation whose range is within a block of this one.
+fn near(
+    of: &BTreeMap<Place, Waiting>,
+    operation: DiskOperation,
+    range: DiskRequest,
+) -> impl Iterator<Item = Candidate<'_>> {
+    let start = range.start.saturating_sub(BLOCK);
+    let length = (range.end() + BLOCK - start) as u32;
+    overlapping(of, DiskRequest { operation, start, length })
+}
+
+/// Returns whether QEMU may have read a range of a backing file for a write. The guest writes a part of a cluster that the
+/// image above does not have: QEMU reads what is before the part, what is behind it, or the cluster.
+fn fills_up(read: DiskRequest, write: DiskRequest) -> bool {
+    // QEMU rounds what it reads to blocks.
+    let is_before = (write.start..write.start + BLOCK).contains(&read.end());
+    let is_behind = (read.start..read.start + BLOCK).contains(&write.end());
+    is_behind || read.start.is_multiple_of(CLUSTER) && (is_before || is_within(write, read))
+}
+
 /// Iterates over the endpoints of this operation and range.
 fn of_range(of: &BTreeMap<Place, Waiting>, request: DiskRequest) -> impl Iterator<Item = Candidate<'_>> {
     of.range((request.cookie(), 0)..=(request.cookie(), u64::MAX))
@@ -673,7 +736,7 @@ fn of_range(of: &BTreeMap<Place, Waiting>, request: DiskRequest) -> impl Iterato
 /// Iterates over the endpoints of this operation whose range overlaps, by first sector.
 fn overlapping(of: &BTreeMap<Place, Waiting>, request: DiskRequest) -> impl Iterator<Item = Candidate<'_>> {
     let first = DiskRequest { start: request.start.saturating_sub(SPLIT_MAX), length: 0, ..request };
-    let last = DiskRequest { start: request.end(), length: 0, ..request };
+    let last = DiskRequest { start: request.end().min(DiskRequest::START_MAX), length: 0, ..request };
     let overlaps = move |place: &Place| DiskRequest::from_cookie(place.0).end() > request.start;
     of.range((first.cookie(), 0)..(last.cookie(), 0)).filter(move |(place, _)| overlaps(place))
 }

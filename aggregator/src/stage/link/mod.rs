@@ -61,6 +61,8 @@
 //! topics that were filled in another order, would give other times, and Zipkin would show both.
 //! The bound is published as a metric, and the shift is a function of the two endpoints alone.
 
+#[cfg(test)]
+mod backing_tests;
 pub mod clock_bounds;
 #[cfg(test)]
 mod cluster_tests;

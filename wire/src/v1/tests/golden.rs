@@ -29,6 +29,7 @@ fn bytes_are_stable() {
         ("machine-disks-v1", with_machine_disks()),
         ("sleeps-v1", with_sleeps()),
         ("cluster-disks-v1", with_cluster_disks()),
+        ("backing-files-v1", with_backing_files()),
     ] {
         let path = format!("{}/golden/{name}.bin", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("BLESS").is_some() {
@@ -762,7 +763,8 @@ fn with_machine_disks() -> EventBatch {
     let device = DeviceId { major: 254, minor: 0 };
     let disks = [(r"serial=root", Some(1_234)), ("bytes=1073741824", None)];
     let disks =
-        disks.map(|(disk, ino)| MachineDisk { disk: disk.into(), device, ino, in_clusters: false }).to_vec();
+        disks.map(|(disk, ino)| MachineDisk { disk: disk.into(), device, ino, in_clusters: false, layer: 0 });
+    let disks = disks.to_vec();
     let web = VirtualMachineEvent { disks, ..VirtualMachineEvent::bare(time, Pid(4_400), "web1", "") };
     let node = VirtualMachineEvent {
         host: Some(host_process().into()),
@@ -785,6 +787,22 @@ fn with_cluster_disks() -> EventBatch {
         {
             let disk = MachineDisk { disk: "serial=data".into(), in_clusters: true, ..first };
             let disks = [&machine.disks[..], &[disk]].concat();
+            *machine = VirtualMachineEvent { disks, ..VirtualMachineEvent::clone(machine) }.into();
+        }
+    }
+    batch
+}
+
+/// Returns the batch with two backing files below the first disk too. `golden/backing-files-v1.bin` holds it.
+fn with_backing_files() -> EventBatch {
+    let mut batch = with_cluster_disks();
+    for event in &mut batch.events {
+        if let LayerEvent::VirtualMachine(machine) = event
+            && let Some(first) = machine.disks.first()
+        {
+            let file =
+                |ino, layer, in_clusters| MachineDisk { ino: Some(ino), layer, in_clusters, ..first.clone() };
+            let disks = [&machine.disks[..], &[file(1_235, 1, true), file(1_236, 2, false)]].concat();
             *machine = VirtualMachineEvent { disks, ..VirtualMachineEvent::clone(machine) }.into();
         }
     }

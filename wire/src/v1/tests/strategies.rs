@@ -257,16 +257,16 @@ prop_compose! {
         let [name, uuid] = words.map(Into::into);
         let mut disks = disks;
         // They are encoded in this order.
-        disks.sort_by_key(|disk| disk.in_clusters);
+        disks.sort_by_key(|disk| (disk.layer > 0, disk.layer == 0 && disk.in_clusters));
         VirtualMachineEvent { time, pid: Pid(pid), name, uuid, disks, host: host.map(Box::new) }
     }
 }
 
 prop_compose! {
     fn machine_disk()(
-        disk in text(), device in device(), ino in option::of(any::<u64>()), in_clusters: bool
+        disk in text(), device in device(), ino in option::of(any::<u64>()), in_clusters: bool, layer in 0..3_u32
     ) -> MachineDisk {
-        MachineDisk { disk, device, ino, in_clusters }
+        MachineDisk { disk, device, ino, in_clusters, layer }
     }
 }
 

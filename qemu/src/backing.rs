@@ -1,0 +1,63 @@
+//! Finds which image of a process is the backing file of which other one.
+//!
+//! *In*: the images that the process has open, some of them with the header of a qcow2 image. *Out*: in each image, the
+//! images above it; and the format and header of those that only another image names.
+//!
+//! *Invariant*: an image is below another one only if the other's header names it and the process has both open.
+//!
+//! QEMU takes a relative name from the folder of the image above, as the command line names it.
+//!
+//! *Hostile input*: the header of an image that the command line does not name may be written by the guest, if it is a
+//! raw disk that was attached later. So its name of a backing file is compared with the paths of open images, and is
+//! not looked up. At most the guest makes its own disks look like one.
+
+use std::fs;
+use std::path::Path;
+
+use crate::machines::{Image, in_root};
+use crate::open_files::FileIdentity;
+use crate::qcow2::BackingName;
+
+/// Notes the images above each image. `process` is its folder in /proc.
+pub(crate) fn note_backing_files(process: &Path, images: &mut [Image]) {
+    let mut waiting: Vec<usize> = (0..images.len()).collect();
+    // An image that is named makes known what is below it, so these are first.
+    while let Some(position) = first(&waiting, images) {
+        let number = waiting.swap_remove(position);
+        let Some(image) = images.get(number) else { continue };
+        let Some(backing) = image.qcow2.as_ref().and_then(|header| header.backing.clone()) else { continue };
+        let (above, is_named) = (image.file.identity, image.is_named);
+        let Some(below) = below(process, images, image, &backing) else { continue };
+        let Some(image) = images.get_mut(below).filter(|_| below != number) else { continue };
+        image.above.push(above);
+        image.is_named |= is_named;
+        if image.format.is_none() && waiting.contains(&below) {
+            image.set_format(backing.format);
+        }
+    }
+}
+
+/// Returns the position of the image to look at next.
+fn first(waiting: &[usize], images: &[Image]) -> Option<usize> {
+    let is_named = |number: &usize| images.get(*number).is_some_and(|image| image.is_named);
+    waiting.iter().position(is_named).or(waiting.len().checked_sub(1))
+}
+
+/// Returns the number of the backing file of an image.
+fn below(process: &Path, images: &[Image], image: &Image, backing: &BackingName) -> Option<usize> {
+    let name = backing.path.strip_prefix("file:").unwrap_or(&backing.path);
+    let folders = [image.name.as_deref().map(Path::new), Some(image.file.path.as_path())];
+    let mut paths = folders.into_iter().flatten().filter_map(|path| Some(path.parent()?.join(name)));
+    if !image.is_named {
+        return paths.find_map(|path| images.iter().position(|other| other.file.path == path));
+    }
+    paths.find_map(|path| {
+        let identity = identity_of(process, &path)?;
+        images.iter().position(|other| other.file.identity == identity)
+    })
+}
+
+/// Returns the identity of a file as the process would open it.
+fn identity_of(process: &Path, path: &Path) -> Option<FileIdentity> {
+    FileIdentity::of(&fs::metadata(in_root(process, path)).ok()?)
+}
