@@ -250,6 +250,14 @@ fn each_image_is_listed_with_the_modes_that_qemu_reports() {
     qemu.execute("block-export-del", json!({ "id": "e", "mode": "hard" }));
     qemu.execute("blockdev-del", json!({ "node-name": "n" }));
     assert!(!assert_same_files(&mut qemu).1.contains_key(&folder.join("exported.img")));
+    // A snapshot: the image of before is the backing file of a new one, which the command line does not name.
+    let snapshot = folder.join("snapshot.qcow2");
+    let of_image = json!({ "node-name": "format", "snapshot-file": snapshot, "format": "qcow2", "snapshot-node-name": "new" });
+    qemu.execute("blockdev-snapshot-sync", of_image);
+    let (_, images) = assert_same_files(&mut qemu);
+    let is_backing =
+        ["snapshot.qcow2", "libvirt.qcow2", "base.img"].map(|name| &images[&folder.join(name)]["backing"]);
+    assert_eq!(is_backing, [&json!(false), &json!(true), &json!(true)]);
 
     let table = common::run(&["doctor"]);
     let section =

@@ -9,12 +9,13 @@
 //! operations on it: the n-th belongs to the n-th. Clocks take no part in that. QEMU's own log has the number of
 //! requests, and when it took up each one: by the host's clock, between issue and completion by the guest's. So the
 //! log bounds the difference of the clocks too. Where the guest's bytes are in a qcow2 image comes from `qemu-img
-//! map`. A journal's commit block is written between two flushes, so QEMU's operations directly before and after that
+//! map`. Two of the qcow2 images have a backing file, a raw and a qcow2 one: what QEMU reads of it and the guest does not,
+//! fills up a cluster for the guest's first write there. A journal's commit block is written between two flushes, so QEMU's operations directly before and after that
 //! write belong to the same request.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use blkkin_bus::kafka::Settings;
@@ -51,6 +52,9 @@ const JOURNAL: &str = "vdc";
 const FILES: usize = 20;
 /// Disk of both guests, with one file as its image.
 const SHARED: &str = "vdd";
+/// Ending of the backing file's name of an image that has one, and its format.
+const BASE: &str = ".base";
+const BASES: [(&str, &str); 2] = [("vda", "qcow2"), ("vdb", "raw")];
 /// Sector that the guest reads first.
 const PROBED: u64 = 9_999;
 /// Script of the guest.
@@ -76,6 +80,13 @@ scattered() {
         done
     done
 }
+# What was never written.
+untouched() {
+    for round in 1 2 3; do
+        dd if=$1 of=/dev/null bs=4096 count=40 skip=300 iflag=direct 2> /dev/null
+        dd if=$1 of=/dev/null bs=256k count=4 skip=1 iflag=direct 2> /dev/null
+    done
+}
 scattered 2048 & five=$!
 scattered 3072 & six=$!
 part /dev/vda 10 & one=$!
@@ -85,7 +96,9 @@ part /dev/sda 10 & four=$!
 for round in 1 2 3 4 5 6 7 8 9 10; do
     if [ -b /dev/vdd ]; then dd if=/dev/vdd of=/dev/null bs=4096 count=40 skip=10 iflag=direct 2> /dev/null; fi
 done
-wait $one $two $three $four $five $six
+untouched /dev/vda & seven=$!
+untouched /dev/vdb & eight=$!
+wait $one $two $three $four $five $six $seven $eight
 mkdir /mnt
 mount -t ext4 -o init_itable=0 /dev/vdc /mnt || echo "guest: cannot mount"
 # This thread of the kernel zeroes inode tables, from up to 5 s after the mount on, and flushes.
@@ -145,7 +158,12 @@ fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) 
     for (name, bytes, device) in images {
         let image = folder.join(name);
         let (size, format) = (bytes.to_string(), if name == JOURNAL { "raw" } else { format(mode) });
-        capture(tool("qemu-img").args(["create", "-q", "-f", format]).arg(&image).arg(size)).unwrap();
+        let mut create = tool("qemu-img");
+        create.args(["create", "-q", "-f", format]);
+        if let Some((base, format)) = base(folder, name, bytes, mode) {
+            create.arg("-b").arg(base).args(["-F", format]);
+        }
+        capture(create.arg(&image).arg(size)).unwrap();
         if name == JOURNAL {
             // Eight groups, of which the guest's kernel zeroes the inode tables: they are not known to be zero.
             let options = ["-q", "-F", "-b", "4096", "-g", "512", "-E", "lazy_itable_init=1,nodiscard"];
@@ -188,6 +206,15 @@ fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) 
     Guest::start(folder, kernel, binary, &port, &options)
 }
 
+/// Makes the backing file of a disk that has one in this mode. Returns its path and format.
+fn base(folder: &Path, disk: &str, bytes: usize, mode: &str) -> Option<(PathBuf, &'static str)> {
+    let (_, format) = BASES.into_iter().find(|(of, _)| in_clusters(mode) && *of == disk)?;
+    let [base, raw] = [BASE, ".raw"].map(|ending| folder.join(format!("{disk}{ending}")));
+    fs::write(&raw, vec![b'.'; bytes]).unwrap();
+    capture(tool("qemu-img").args(["convert", "-O", format]).args([&raw, &base])).unwrap();
+    Some((base, format))
+}
+
 fn agent(folder: &Path, settings: &Settings, guests: &Path, names: &[&str]) -> Service {
     let args = ["agent", "--brokers", &settings.brokers, "--guests", guests.to_str().unwrap()];
     let partitions = PARTITIONS.to_string();
@@ -202,7 +229,9 @@ type Places = Vec<(u64, u64, u64)>;
 fn places(image: &Path) -> Places {
     let map = capture(tool("qemu-img").args(["map", "--output=json"]).arg(image)).unwrap();
     let map: Vec<Value> = serde_json::from_str(&map).unwrap();
-    let places = map.iter().filter_map(|place| {
+    // Below are those of the backing file.
+    let own = map.iter().filter(|place| place["depth"] == 0);
+    let places = own.filter_map(|place| {
         Some((place["start"].as_u64()?, place["offset"].as_u64()?, place["length"].as_u64()?))
     });
     places.collect()
@@ -215,6 +244,15 @@ fn on_disk(places: Option<&Places>, (operation, start, bytes): Operation) -> Ope
     match places.iter().find(holds) {
         Some((guest, image, _)) => (operation, start - image + guest, bytes),
         None => (operation.to_ascii_uppercase(), start, bytes),
+    }
+}
+
+/// Returns the disk of an image, and its operation on the disk; `b` for a read of a backing file.
+fn of_image(places: &HashMap<String, Places>, image: &str, operation: Operation) -> (String, Operation) {
+    let (name, start, bytes) = on_disk(places.get(image), operation);
+    match image.strip_suffix(BASE) {
+        Some(disk) => (disk.to_owned(), (if name == 'r' { 'b' } else { name }, start, bytes)),
+        None => (image.to_owned(), (name, start, bytes)),
     }
 }
 
@@ -288,7 +326,8 @@ impl Recorded {
         }
         // Disk of an operation of the host on this image.
         let disk_of = |task: TaskRef, file: Option<FileId>| {
-            let image = files.get(&file?).filter(|name| DISKS.contains(&name.as_str()))?;
+            let is_image = |name: &&String| DISKS.contains(&name.strip_suffix(BASE).unwrap_or(name));
+            let image = files.get(&file?).filter(is_image)?;
             Some(format!("{}/{image}", machines.get(processes.get(&task.id)?)?))
         };
         requests.sort_by_key(|(_, request): &(usize, RequestEvent)| request.issue);
@@ -328,9 +367,9 @@ impl Recorded {
             let SyscallOutcome::Returned(bytes) = call.outcome else { panic!("{call:?}") };
             let (start, bytes) =
                 if operation == 'd' { (call.args[2], call.args[3]) } else { (call.args[3], bytes as u64) };
-            let key = on_disk(places.get(&disk), (operation, start, bytes));
             recorded.write(&disk, operation, call.enter, call.span);
-            recorded.qemu.entry((disk, key)).or_default().push(call.span);
+            let key = of_image(places, &disk, (operation, start, bytes));
+            recorded.qemu.entry(key).or_default().push(call.span);
         }
         submissions.sort_by_key(|io: &AsyncIoEvent| io.start);
         let is_of_image = |io: &&AsyncIoEvent| disk_of(io.task, io.file).is_some();
@@ -348,12 +387,43 @@ impl Recorded {
                 }
             };
             let bytes = io.bytes().unwrap_or_else(|| bios.get(&io.span).copied().unwrap_or_default());
-            let key = on_disk(places.get(&disk), (operation, io.offset.unwrap() as u64, bytes.into()));
             let span = if siblings[&io.root()] > 1 { io.span } else { io.root() };
             recorded.write(&disk, operation, io.start, span);
-            recorded.qemu.entry((disk, key)).or_default().push(span);
+            let key = of_image(places, &disk, (operation, io.offset.unwrap() as u64, bytes.into()));
+            recorded.qemu.entry(key).or_default().push(span);
         }
+        recorded.name_fills();
         recorded
+    }
+
+    /// Names the reads of backing files: those of a range that the guest reads are reads, and the others are `f`.
+    fn name_fills(&mut self) {
+        let all = std::mem::take(&mut self.qemu);
+        for ((disk, (operation, start, bytes)), spans) in all {
+            let is_read = self.guest.contains_key(&(disk.clone(), ('r', start, bytes)));
+            let operation = match operation {
+                'b' if is_read => 'r',
+                'b' => 'f',
+                other => other,
+            };
+            self.qemu.entry((disk, (operation, start, bytes))).or_default().extend(spans);
+        }
+    }
+
+    /// Returns whether a range is the rest of a cluster, or the whole one, for a write of its other part: the first write of
+    /// that range.
+    fn is_rest(&self, disk: &str, (_, start, bytes): Operation, write: SpanId) -> bool {
+        let of_first = |((name, range), requests): (&(String, Operation), &Vec<SpanId>)| {
+            (name == disk && requests.first() == Some(&write)).then_some(*range)
+        };
+        let Some(('w', at, length)) = self.guest.iter().find_map(of_first) else { return false };
+        let end = start + bytes;
+        match [start, end].map(|at| at.is_multiple_of(65_536)) {
+            [true, true] => start <= at && at + length <= end,
+            [true, false] => end == at,
+            [false, true] => start == at + length,
+            [false, false] => false,
+        }
     }
 
     fn flush(&mut self, disk: String, begin: MonotonicNs, span: SpanId) {
@@ -477,6 +547,9 @@ struct Outcome {
     linked: usize,
     /// Operations of QEMU that served several of them.
     merged: usize,
+    /// Operations that fill up clusters from the raw and from the qcow2 backing file, and those of both with a request.
+    fills: [usize; 2],
+    filled: [usize; 2],
     /// Operations below another request than theirs.
     wrong: usize,
     /// Operations in another trace than their request.
@@ -485,13 +558,16 @@ struct Outcome {
     /// had ended, so that QEMU had nothing to flush; of which one is linked to no request; and of which one is linked
     /// to another request.
     between_flushes: [usize; 3],
-    /// The last ones, with issue and completion.
+    /// Operations below another request than theirs.
     others: Vec<String>,
     /// Requests without an operation, within one that the host recorded and whose trace is not finished: the host
     /// missed an end below it. QEMU may have merged several requests into one such operation.
     unfinished: usize,
     /// Ranges with requests of the guest, some of which no operation of QEMU is linked to.
     unlinked: Vec<String>,
+    /// Requests of which an operation is a part, and the last one of those with each part.
+    split: HashSet<SpanId>,
+    rounds: HashMap<(String, Operation), Option<usize>>,
     /// Requests that an operation on another range served: on several of them, or on whole blocks.
     parts: BTreeMap<(String, Operation), usize>,
 }
@@ -519,6 +595,11 @@ impl Outcome {
         outcome.apart =
             linked.filter(|(server, parent)| finished.get(server) != finished.get(parent)).count();
         for ((disk, range), served) in &recorded.qemu {
+            if range.0 == 'f' {
+                // No request of the guest has this range.
+                outcome.count_fills(recorded, disk, *range, served.iter().map(|server| parents.get(server)));
+                continue;
+            }
             let requests = recorded.guest.get(&(disk.clone(), *range));
             let mut last = None;
             for (n, server) in served.iter().enumerate() {
@@ -533,7 +614,7 @@ impl Outcome {
                 let all = requests.is_some_and(|requests| requests.len() == served.len());
                 match if all { at == n } else { last < Some(at) } {
                     true => outcome.linked += 1,
-                    false => outcome.wrong += 1,
+                    false => outcome.add_wrong(disk, *range, *parent),
                 }
                 last = Some(at);
             }
@@ -568,6 +649,29 @@ impl Outcome {
         }
         outcome.unlinked.truncate(20);
         outcome
+    }
+
+    /// Counts reads that fill up a cluster.
+    fn count_fills<'a>(
+        &mut self,
+        recorded: &Recorded,
+        disk: &str,
+        range: Operation,
+        parents: impl Iterator<Item = Option<&'a SpanId>>,
+    ) {
+        // The guest's kernel looks for partitions before its agent starts.
+        if range.1 == 0 && range.2 == 4096 {
+            return;
+        }
+        let kind = usize::from(!disk.ends_with("vdb"));
+        for parent in parents {
+            self.fills[kind] += 1;
+            match parent {
+                Some(parent) if recorded.is_rest(disk, range, *parent) => self.filled[kind] += 1,
+                Some(parent) => self.add_wrong(disk, range, *parent),
+                None => {}
+            }
+        }
     }
 
     /// Counts writes between two flushes. One request follows another on this disk, so its operations do too.
@@ -622,6 +726,19 @@ impl Outcome {
         let of_parent = recorded.guest.iter().find_map(is_parent).filter(|range| range.0 == operation);
         let end = start + bytes;
         match of_parent {
+            // QEMU splits a request where its clusters do not follow each other in the image.
+            Some((_, at, length)) if at <= start && end <= at + length => {
+                let requests = &recorded.guest[&(disk.to_owned(), (operation, at, length))];
+                let round = requests.iter().position(|one| *one == parent);
+                let last = self.rounds.insert((disk.to_owned(), (operation, start, bytes)), round);
+                if last.is_some_and(|last| last >= round) {
+                    return self.add_wrong(disk, (operation, start, bytes), parent);
+                }
+                if self.split.insert(parent) {
+                    self.linked += 1;
+                    *self.parts.entry((disk.to_owned(), (operation, at, length))).or_default() += 1;
+                }
+            }
             Some((_, at, length))
                 if [4096, 65_536].iter().any(|block| {
                     (start, end) == (at / block * block, (at + length).next_multiple_of(*block))
@@ -642,16 +759,22 @@ impl Outcome {
                     parts.push(*range);
                 }
                 if next != end {
-                    self.wrong += 1;
-                    return;
+                    return self.add_wrong(disk, (operation, start, bytes), parent);
                 }
                 (self.linked, self.merged) = (self.linked + parts.len(), self.merged + 1);
                 for range in parts {
                     *self.parts.entry((disk.to_owned(), range)).or_default() += 1;
                 }
             }
-            _ => self.wrong += 1,
+            // QEMU may write the rest of a cluster on its own.
+            _ if recorded.is_rest(disk, (operation, start, bytes), parent) => {}
+            _ => self.add_wrong(disk, (operation, start, bytes), parent),
         }
+    }
+
+    fn add_wrong(&mut self, disk: &str, operation: Operation, parent: SpanId) {
+        self.wrong += 1;
+        self.others.push(format!("{disk} {operation:?} below {parent:?}"));
     }
 }
 
@@ -671,6 +794,10 @@ fn each_request_of_a_guest_has_qemus_operation_in_its_trace() {
             (0, 0, 0),
             "{mode}: {outcome:?}"
         );
+        // Places of the qcow2 backing file are known only where the guest read before.
+        let [of_raw, _] = outcome.fills;
+        assert!(of_raw >= if in_clusters(mode) { 3 } else { 0 }, "{mode}: {outcome:?}");
+        assert!(outcome.filled[0] as u64 + lost + refused >= of_raw as u64, "{mode}: {outcome:?}");
         // A choice between flushes is refused, and the host may miss one.
         let [linked, unlinked, _] = outcome.between_flushes;
         assert!((linked + unlinked) as u64 + lost + refused >= FILES as u64, "{mode}: {outcome:?}");
@@ -739,7 +866,8 @@ fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64, u64), 
     let images = names.iter().flat_map(|name| DISKS.map(|disk| format!("{name}/{disk}")));
     let is_raw = |disk: &str| [SHARED, JOURNAL].iter().any(|raw| disk.ends_with(raw));
     let in_clusters = images.filter(|disk| in_clusters(mode) && !is_raw(disk));
-    let places = in_clusters.map(|disk| {
+    let bases = in_clusters.clone().filter(|disk| disk.ends_with(BASES[0].0)).map(|disk| disk + BASE);
+    let places = in_clusters.chain(bases).map(|disk| {
         let places = places(&folder.path().join(&disk));
         (disk, places)
     });

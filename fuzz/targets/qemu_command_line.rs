@@ -1,4 +1,4 @@
-//! Command line of a QEMU process, chosen by the process that starts it.
+//! Command line of a QEMU process, chosen by the process that starts it, and header of an image.
 #![no_main]
 
 use blkkin_fuzz::fuzz_target;
@@ -6,4 +6,5 @@ use blkkin_qemu::fuzzing;
 
 fuzz_target!(|bytes: &[u8]| {
     fuzzing::read_command_line(bytes);
+    fuzzing::read_image_header(bytes);
 });

@@ -14,8 +14,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::machines::{Image, in_root};
+use crate::image::{Image, in_root};
 use crate::open_files::FileIdentity;
+use crate::option_list::OptionList;
 use crate::qcow2::BackingName;
 
 /// Notes the images above each image. `process` is its folder in /proc.
@@ -45,9 +46,9 @@ fn first(waiting: &[usize], images: &[Image]) -> Option<usize> {
 
 /// Returns the number of the backing file of an image.
 fn below(process: &Path, images: &[Image], image: &Image, backing: &BackingName) -> Option<usize> {
-    let name = backing.path.strip_prefix("file:").unwrap_or(&backing.path);
+    let name = file_name(&backing.path)?;
     let folders = [image.name.as_deref().map(Path::new), Some(image.file.path.as_path())];
-    let mut paths = folders.into_iter().flatten().filter_map(|path| Some(path.parent()?.join(name)));
+    let mut paths = folders.into_iter().flatten().filter_map(|path| Some(path.parent()?.join(&name)));
     if !image.is_named {
         return paths.find_map(|path| images.iter().position(|other| other.file.path == path));
     }
@@ -57,7 +58,36 @@ fn below(process: &Path, images: &[Image], image: &Image, backing: &BackingName)
     })
 }
 
+/// Returns the name of a file as an image has it: alone, or as a JSON object after a snapshot of a node that the command line
+/// describes.
+fn file_name(name: &str) -> Option<String> {
+    let Some(json) = name.strip_prefix("json:") else {
+        return Some(name.strip_prefix("file:").unwrap_or(name).to_owned());
+    };
+    let options = OptionList::json(json);
+    ["file.filename", "filename"].iter().find_map(|key| options.get(key)).map(str::to_owned)
+}
+
 /// Returns the identity of a file as the process would open it.
 fn identity_of(process: &Path, path: &Path) -> Option<FileIdentity> {
     FileIdentity::of(&fs::metadata(in_root(process, path)).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backing_file_may_be_named_by_json() {
+        let nested = r#"json:{"backing": {"driver": "file", "filename": "/base"}, "driver": "qcow2", "file": {"driver": "file", "filename": "/a"}}"#;
+        let names = [
+            nested,
+            r#"json:{"driver": "raw", "file.filename": "/b"}"#,
+            r#"json:{"driver": "file", "filename": "/c"}"#,
+            "file:/d",
+            "e",
+        ];
+        assert_eq!(names.map(|name| file_name(name).unwrap_or_default()), ["/a", "/b", "/c", "/d", "e"]);
+        assert_eq!(["json:{", r#"json:{"driver": "nbd", "host": "x"}"#].map(file_name), [const { None }; 2]);
+    }
 }

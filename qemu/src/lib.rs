@@ -22,14 +22,14 @@ mod backing;
 mod block_options;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod image;
 mod machines;
 mod open_files;
 mod option_list;
 mod qcow2;
 
 pub use block_options::{Aio, CacheMode, ImageOptions};
-pub use machines::{
-    Image, Machine, images_of, is_qemu_program, machine_of, machine_of_qemu, machines, processes,
-};
+pub use image::Image;
+pub use machines::{Machine, images_of, is_qemu_program, machine_of, machine_of_qemu, machines, processes};
 pub use open_files::{FileIdentity, OpenFile};
 pub use qcow2::{BackingName, Qcow2Header};

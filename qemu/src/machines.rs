@@ -20,10 +20,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::backing::note_backing_files;
-use crate::block_options::{BlockOptions, ImageOptions};
+use crate::block_options::BlockOptions;
+use crate::image::{Image, in_root};
 use crate::open_files::{FileIdentity, OpenFile, open_files};
 use crate::option_list::{OptionList, option_name};
-use crate::qcow2::Qcow2Header;
 
 /// Maximum length of a command line that is read; libvirt's have some 10 KiB.
 const COMMAND_LINE_MAX: u64 = 1 << 20;
@@ -37,55 +37,6 @@ pub struct Machine {
     pub name: Option<String>,
     /// UUID that it was started with.
     pub uuid: Option<String>,
-}
-
-/// An image that a virtual machine has open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
-    /// File or block device.
-    pub file: OpenFile,
-    /// Options on the command line; none if it does not name the image.
-    pub options: Option<ImageOptions>,
-    /// Format by the command line or by the image above. None if neither has it.
-    pub format: Option<String>,
-    /// Header, if the format is qcow2 or not known, and if it is readable.
-    pub qcow2: Option<Qcow2Header>,
-    /// Images of which it is the backing file.
-    pub above: Vec<FileIdentity>,
-    /// Name on the command line.
-    pub name: Option<String>,
-    /// True if the command line names it, or an image above it.
-    pub is_named: bool,
-}
-
-impl Image {
-    fn of(file: OpenFile, name: Option<&str>, options: Option<ImageOptions>) -> Image {
-        let format = options.as_ref().and_then(|options| options.format.clone());
-        let (is_named, name) = (options.is_some(), name.map(str::to_owned));
-        let mut image = Image { options, is_named, name, ..Image::bare(file) };
-        image.set_format(format);
-        image
-    }
-
-    /// Returns an image of which nothing is known but that it is open.
-    pub fn bare(file: OpenFile) -> Image {
-        Image {
-            file,
-            options: None,
-            format: None,
-            qcow2: None,
-            above: Vec::new(),
-            name: None,
-            is_named: false,
-        }
-    }
-
-    /// Sets the format, and reads the header unless it has none. A guest can write one into a raw image.
-    pub(crate) fn set_format(&mut self, format: Option<String>) {
-        let may_have_header = format.as_deref().is_none_or(|format| format == "qcow2");
-        self.qcow2 = if may_have_header { Qcow2Header::read(&self.file.link) } else { None };
-        self.format = format;
-    }
 }
 
 /// Lists the virtual machines, by pid; `root` is the folder that has `proc`.
@@ -166,14 +117,6 @@ fn named_files<'a>(process: &Path, options: &'a BlockOptions) -> HashMap<FileIde
         Some((FileIdentity::of(&about)?, (name, number)))
     });
     named.collect()
-}
-
-/// Returns the path below /proc of a path that a process uses.
-pub(crate) fn in_root(process: &Path, path: &Path) -> PathBuf {
-    match path.strip_prefix("/") {
-        Ok(absolute) => process.join("root").join(absolute),
-        Err(_) => process.join("cwd").join(path),
-    }
 }
 
 /// Returns a process's arguments; none for a kernel thread or one that has ended.

@@ -18,7 +18,7 @@
 //! | one operation for several requests (it merges neighbours) | the clients' ranges together are the server's range, without overlap; the first is the parent |
 //! | several operations for one request | one client's range contains the server's |
 //! | an operation on whole blocks of the image's device, for a request of a part | one client's range, rounded to blocks of 4,096 bytes, is the server's |
-//! | a read of a backing file before, behind or around a write of the guest | the only write or read that it can be for |
+//! | an operation on the rest of a new cluster of which a request writes a part: a read of the backing file, or a write | the only request that it can be for |
 //! | a flush | the only client that it can be of, or several that were issued at the same moment ([`flushes`]) |
 //!
 //! # When
@@ -133,9 +133,7 @@ impl Rule {
             Rule::Rounded => format!("rule: disk and operation, range rounded to whole blocks, {inside}"),
             Rule::Part => format!("rule: disk and operation, part of the range, {inside}"),
             Rule::Filled => {
-                format!(
-                    "rule: disk, rest of a cluster from a backing file for a write of the other part, {inside}"
-                )
+                format!("rule: disk, rest of a cluster of which the request writes a part, {inside}")
             }
             Rule::Flush(1) => format!("rule: flush of the disk, {inside}"),
             Rule::Flush(requests) => {
@@ -311,8 +309,11 @@ impl DiskRequests {
         let mut new = 0;
         for place in clients {
             let Some(client) = disk.clients.get_mut(&place) else { continue };
-            let is_new = client.state == State::Open;
-            client.state = State::Linked;
+            // The rest of its cluster is not all that it needs.
+            let is_new = client.state == State::Open && rule != Rule::Filled;
+            if is_new {
+                client.state = State::Linked;
+            }
             new += u64::from(is_new);
             self.pending -= u64::from(is_new);
             let begin = |endpoint: &LinkEndpoint| (endpoint.event.begin, endpoint.event.span);
@@ -321,7 +322,8 @@ impl DiskRequests {
             }
             // Others have all that they can get.
             let flush_of_one = matches!(rule, Rule::Flush(_)) && !server.endpoint.in_clusters;
-            if matches!(rule, Rule::Same | Rule::Merged(_)) || flush_of_one {
+            let has_all = matches!(rule, Rule::Same | Rule::Merged(_)) || flush_of_one;
+            if has_all && !disk.waits_for_rest(place, clocks) {
                 disk.take(place, RpcSide::Client);
             }
         }
@@ -509,8 +511,8 @@ impl Disk {
     }
 
     /// Returns the waiting servers that a client's request may concern: those of its range, else those of its operation
-    /// whose range overlaps; for a write also reads of backing files nearby. All flushes have one range, so of those only
-    /// what is inside it by the clocks.
+    /// whose range overlaps; for a write also those on the rest of a cluster. All flushes have one range, so of those only what
+    /// is inside it by the clocks.
     fn servers_of(&self, place: Place, clocks: &ClockBounds) -> Vec<Place> {
         let client = DiskRequest::from_cookie(place.0);
         if client.operation == DiskOperation::Flush {
@@ -522,11 +524,24 @@ impl Disk {
             true => overlapping(&self.servers, client).map(|(place, _)| *place).collect(),
             false => same,
         };
-        if client.operation == DiskOperation::Write && self.unplaced.is_some() {
-            let reads = near(&self.servers, DiskOperation::Read, client);
-            servers.extend(reads.filter(|(_, read)| is_of_backing_file(read)).map(|(place, _)| *place));
-        }
+        servers.extend(self.rests_of(client).map(|(place, _)| *place));
         servers
+    }
+
+    /// Iterates over the operations that may be on the rest of a cluster for a request.
+    fn rests_of(&self, client: DiskRequest) -> impl Iterator<Item = Candidate<'_>> {
+        let is_write = client.operation == DiskOperation::Write && self.unplaced.is_some();
+        let operations = if is_write { &[DiskOperation::Read, DiskOperation::Write][..] } else { &[] };
+        let near = operations.iter().flat_map(move |operation| near(&self.servers, *operation, client));
+        near.filter(move |(place, server)| is_rest(**place, server, client))
+    }
+
+    /// Returns whether an operation on the rest of a request's cluster waits.
+    fn waits_for_rest(&self, client: Place, clocks: &ClockBounds) -> bool {
+        let Some(waiting) = self.clients.get(&client) else { return false };
+        let mut rests = self.rests_of(DiskRequest::from_cookie(client.0));
+        rests
+            .any(|(_, server)| server.state.is_open() && clocks.contains(&waiting.endpoint, &server.endpoint))
     }
 
     /// Returns whether the last of these endpoints has waited for twice the time.
@@ -550,21 +565,23 @@ impl Disk {
             true => overlapping(&self.clients, request).filter(|(_, client)| contains(client)).collect(),
             false => same,
         };
-        let writes: Vec<_> = match is_of_backing_file(server) {
-            true => near(&self.clients, DiskOperation::Write, request)
-                .filter(|(write, client)| {
-                    fills_up(request, DiskRequest::from_cookie(write.0)) && contains(client)
-                })
-                .collect(),
-            false => Vec::new(),
+        let of_rest = |(write, client): &Candidate<'_>| {
+            is_rest(place, server, DiskRequest::from_cookie(write.0)) && contains(client)
         };
+        let writes = near(&self.clients, DiskOperation::Write, request).filter(of_rest);
+        let writes: Vec<_> = if server.endpoint.in_clusters { writes.collect() } else { Vec::new() };
         if !has_settled(server) || !candidates.iter().chain(&writes).all(|(_, client)| has_settled(client)) {
             return Choice::Later;
         }
         if all && server.endpoint.in_clusters {
             let choice = self.on_clusters(place, &candidates, clocks);
+            let is_write = request.operation == DiskOperation::Write;
             return match (writes.as_slice(), choice) {
                 ([], choice) => choice,
+                // A write has an operation of its own in any case.
+                (_, choice @ Choice::Linked(_, Rule::Same | Rule::Rounded | Rule::Merged(_))) if is_write => {
+                    choice
+                }
                 ([(write, client)], Choice::None) if client.state != State::Refused => {
                     Choice::Linked(vec![**write], Rule::Filled)
                 }
@@ -719,13 +736,22 @@ fn near(
     overlapping(of, DiskRequest { operation, start, length })
 }
 
-/// Returns whether QEMU may have read a range of a backing file for a write. The guest writes a part of a cluster that the
-/// image above does not have: QEMU reads what is before the part, what is behind it, or the cluster.
-fn fills_up(read: DiskRequest, write: DiskRequest) -> bool {
+/// Returns whether an operation may be on the rest of a cluster for a guest's write of a part of it. If the image does not
+/// have the cluster, QEMU reads the rest or the whole from the backing file. It writes the rest together with the part or on
+/// its own.
+fn is_rest(place: Place, server: &Waiting, write: DiskRequest) -> bool {
+    let rest = DiskRequest::from_cookie(place.0);
+    let (begins, ends) = (rest.start.is_multiple_of(CLUSTER), rest.end().is_multiple_of(CLUSTER));
     // QEMU rounds what it reads to blocks.
-    let is_before = (write.start..write.start + BLOCK).contains(&read.end());
-    let is_behind = (read.start..read.start + BLOCK).contains(&write.end());
-    is_behind || read.start.is_multiple_of(CLUSTER) && (is_before || is_within(write, read))
+    let is_before = begins && (write.start..write.start + BLOCK).contains(&rest.end());
+    let is_behind = ends && (rest.start..rest.start + BLOCK).contains(&write.end());
+    match rest.operation {
+        DiskOperation::Read => {
+            is_of_backing_file(server) && (is_before || is_behind || begins && is_within(write, rest))
+        }
+        DiskOperation::Write => server.endpoint.in_clusters && (is_before || is_behind),
+        _ => false,
+    }
 }
 
 /// Iterates over the endpoints of this operation and range.

@@ -38,9 +38,9 @@ pub(super) trait Flushes {
 
 /// Endpoints of one request.
 struct Request<'a> {
-    /// One of them, if possible without a flush.
+    /// Endpoint to which a flush is linked, if possible one without a flush.
     first: Candidate<'a>,
-    /// Number of them without a flush.
+    /// Number of endpoints without a flush.
     free: usize,
 }
 
