@@ -202,7 +202,8 @@ fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) 
     let trim = if in_clusters(mode) { "" } else { "fstrim /mnt" };
     let script = script.replace("FILES", &FILES.to_string()).replace("TRIM", trim);
     let uuid = format!("11111111-2222-3333-4444-55555555555{guest}");
-    let options = GuestOptions { name, uuid: &uuid, machine_id, script, disks };
+    let gets_socket = in_clusters(mode);
+    let options = GuestOptions { name, uuid: &uuid, machine_id, script, disks, gets_socket };
     Guest::start(folder, kernel, binary, &port, &options)
 }
 

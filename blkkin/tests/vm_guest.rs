@@ -78,6 +78,7 @@ fn each_request_of_a_guest_arrives_though_the_hosts_agent_is_killed() {
         machine_id: MACHINE_ID,
         script: SCRIPT.replace("COUNT", &WRITES.to_string()),
         disks: vec!["-drive".to_owned(), drive],
+        gets_socket: false,
     };
     let mut guest = Guest::start(folder.path(), &kernel, &binary, &guests.join("web.sock"), &options);
     let before = guest.wait_for("before");

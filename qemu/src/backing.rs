@@ -1,9 +1,11 @@
 //! Finds which image of a process is the backing file of which other one.
 //!
-//! *In*: the images that the process has open, some of them with the header of a qcow2 image. *Out*: in each image, the
+//! *In*: the images that the process has open, some of them with the header of a qcow2 image or with options of the
+//! command line. *Out*: in each image, the
 //! images above it; and the format and header of those that only another image names.
 //!
-//! *Invariant*: an image is below another one only if the other's header names it and the process has both open.
+//! *Invariant*: an image is below another one only if the command line has it so, or if it has nothing about that and the
+//! other's header names it; and if the process has both open.
 //!
 //! QEMU takes a relative name from the folder of the image above, as the command line names it.
 //!
@@ -17,45 +19,66 @@ use std::path::Path;
 use crate::image::{Image, in_root};
 use crate::open_files::FileIdentity;
 use crate::option_list::OptionList;
-use crate::qcow2::BackingName;
+
+/// Maximum number of images of a process that are compared with each other.
+const IMAGES_MAX: usize = 1_024;
 
 /// Notes the images above each image. `process` is its folder in /proc.
 pub(crate) fn note_backing_files(process: &Path, images: &mut [Image]) {
+    if images.len() > IMAGES_MAX {
+        return;
+    }
     let mut waiting: Vec<usize> = (0..images.len()).collect();
     // An image that is named makes known what is below it, so these are first.
-    while let Some(position) = first(&waiting, images) {
+    while let Some(position) = next(&waiting, images) {
         let number = waiting.swap_remove(position);
-        let Some(image) = images.get(number) else { continue };
-        let Some(backing) = image.qcow2.as_ref().and_then(|header| header.backing.clone()) else { continue };
-        let (above, is_named) = (image.file.identity, image.is_named);
-        let Some(below) = below(process, images, image, &backing) else { continue };
-        let Some(image) = images.get_mut(below).filter(|_| below != number) else { continue };
+        let Some(below) = images.get(number).and_then(|image| below(process, images, image)) else {
+            continue;
+        };
+        let above = images.get(number).map(|image| (image.file.identity, image.naming.is_named));
+        let (Some((above, is_named)), Some(image)) = (above, images.get_mut(below.number)) else { continue };
         image.above.push(above);
-        image.is_named |= is_named;
-        if image.format.is_none() && waiting.contains(&below) {
-            image.set_format(backing.format);
+        image.naming.is_named |= is_named;
+        if image.format.is_none() && waiting.contains(&below.number) {
+            image.set_format(below.format);
         }
     }
 }
 
-/// Returns the position of the image to look at next.
-fn first(waiting: &[usize], images: &[Image]) -> Option<usize> {
-    let is_named = |number: &usize| images.get(*number).is_some_and(|image| image.is_named);
+/// Returns the position of a named image, or of the last one if there is none.
+fn next(waiting: &[usize], images: &[Image]) -> Option<usize> {
+    let is_named = |number: &usize| images.get(*number).is_some_and(|image| image.naming.is_named);
     waiting.iter().position(is_named).or(waiting.len().checked_sub(1))
 }
 
-/// Returns the number of the backing file of an image.
-fn below(process: &Path, images: &[Image], image: &Image, backing: &BackingName) -> Option<usize> {
-    let name = file_name(&backing.path)?;
-    let folders = [image.name.as_deref().map(Path::new), Some(image.file.path.as_path())];
-    let mut paths = folders.into_iter().flatten().filter_map(|path| Some(path.parent()?.join(&name)));
-    if !image.is_named {
-        return paths.find_map(|path| images.iter().position(|other| other.file.path == path));
-    }
-    paths.find_map(|path| {
-        let identity = identity_of(process, &path)?;
-        images.iter().position(|other| other.file.identity == identity)
-    })
+/// Backing file: its number, and its format if the header has it.
+struct Below {
+    number: usize,
+    format: Option<String>,
+}
+
+/// Returns the backing file of an image: by the command line, or by the header.
+fn below(process: &Path, images: &[Image], image: &Image) -> Option<Below> {
+    let position = |is_it: &dyn Fn(&Image) -> bool| images.iter().position(is_it);
+    let (number, format) = match image.naming.backing {
+        Some(node) => (position(&|other| node.is_some() && other.naming.node == node)?, None),
+        None => {
+            let backing = image.qcow2.as_ref()?.backing.as_ref()?;
+            let name = file_name(&backing.path)?;
+            let folders = [image.naming.path.as_deref().map(Path::new), Some(image.file.path.as_path())];
+            let paths = folders.into_iter().flatten().filter_map(|path| Some(path.parent()?.join(&name)));
+            let of_path = |path: &Path| match image.naming.is_named {
+                true => {
+                    let identity = identity_of(process, path)?;
+                    position(&|other| other.file.identity == identity)
+                }
+                false => position(&|other| other.file.path == path),
+            };
+            (paths.into_iter().find_map(|path| of_path(&path))?, backing.format.clone())
+        }
+    };
+    images.get(number).filter(|below| below.file.identity != image.file.identity)?;
+    Some(Below { number, format })
 }
 
 /// Returns the name of a file as an image has it: alone, or as a JSON object after a snapshot of a node that the command line

@@ -96,6 +96,8 @@ struct Node {
     /// Node that it wraps, and the node that it is based on.
     wraps: Option<Inner>,
     backing: Option<Inner>,
+    /// True if it is based on none, whatever the image's header has.
+    has_no_backing: bool,
     aio: Option<Aio>,
     cache: CacheOptions,
     /// True if QEMU finds out the format of a file without one.
@@ -187,6 +189,31 @@ impl BlockOptions {
         })
     }
 
+    /// Returns the backing file of a node's image: the number of its node. None if the image's header names it.
+    pub(crate) fn backing(&self, number: usize) -> Option<Option<usize>> {
+        let chain = self.chain(number);
+        let nodes = || chain.iter().filter_map(|number| self.nodes.get(*number));
+        if nodes().any(|node| node.has_no_backing) {
+            return Some(None);
+        }
+        let backing = nodes().find_map(|node| node.backing.as_ref())?;
+        Some(self.innermost(backing))
+    }
+
+    /// Returns the number of the node with the file to which a reference leads.
+    fn innermost(&self, reference: &Inner) -> Option<usize> {
+        let mut reference = reference;
+        for _ in 0..DEPTH_MAX {
+            let number = (0..self.nodes.len()).find(|number| self.leads_to(Some(reference), *number))?;
+            let node = self.nodes.get(number)?;
+            match &node.wraps {
+                Some(wraps) if node.file.is_none() => reference = wraps,
+                _ => return Some(number),
+            }
+        }
+        None
+    }
+
     /// Returns the numbers of a node and of those that wrap it, innermost first.
     fn chain(&self, innermost: usize) -> Vec<usize> {
         let mut chain = vec![innermost];
@@ -239,10 +266,12 @@ impl BlockOptions {
         });
         let wraps = get("file").map(Inner::Name);
         let wraps = wraps.or_else(|| self.add_node(options, &key("file."), cache).map(Inner::Number));
-        let backing = get("backing").map(Inner::Name);
+        let backing = get("backing");
+        let has_no_backing = backing.as_deref() == Some("");
+        let backing = backing.filter(|_| !has_no_backing).map(Inner::Name);
         let backing = backing.or_else(|| self.add_node(options, &key("backing."), cache).map(Inner::Number));
         if let Some(node) = self.nodes.get_mut(number) {
-            (node.wraps, node.backing) = (wraps, backing);
+            (node.wraps, node.backing, node.has_no_backing) = (wraps, backing, has_no_backing);
         }
         Some(number)
     }
@@ -267,6 +296,7 @@ impl BlockOptions {
             file: file.filter(|_| wraps.is_none()),
             wraps: wraps.map(Inner::Number),
             backing: None,
+            has_no_backing: options.is("backing", ""),
             aio: get("aio").as_deref().and_then(Aio::parse),
             cache,
             is_probed: true,
@@ -366,6 +396,26 @@ mod tests {
         let options = BlockOptions::parse(&arguments);
         let number = options.files().find(|(name, _)| *name == file).map(|(_, number)| number)?;
         options.of(number)
+    }
+
+    #[test]
+    fn the_command_line_may_have_the_backing_file() {
+        let file = |name: &str| {
+            format!(r#"{{"driver": "file", "filename": "/{name}", "node-name": "{name}-file"}}"#)
+        };
+        let format = |name: &str, backing: &str| {
+            format!(
+                r#"{{"driver": "qcow2", "file": "{name}-file", "node-name": "{name}", "backing": {backing}}}"#
+            )
+        };
+        let nodes = [file("a"), format("a", "\"b\""), file("b"), format("b", "null"), file("c")];
+        let drive = ["-drive", "file=/d,backing.file.filename=/e", "-drive", "file=/f,backing="];
+        let nodes = nodes.iter().flat_map(|node| ["-blockdev", node]).chain(drive);
+        let options = BlockOptions::parse(&nodes.map(str::to_owned).collect::<Vec<_>>());
+        let number = |of: &str| options.files().find(|(name, _)| *name == of).unwrap().1;
+        let backing = |of: &str| options.backing(number(of));
+        assert_eq!(backing("/a"), Some(Some(number("/b"))));
+        assert_eq!(["/b", "/c", "/f"].map(backing), [Some(None), None, Some(None)]);
     }
 
     /// Node, format, aio mode, cache mode, device and I/O threads in one text.

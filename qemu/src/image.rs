@@ -21,32 +21,35 @@ pub struct Image {
     pub qcow2: Option<Qcow2Header>,
     /// Images of which it is the backing file.
     pub above: Vec<FileIdentity>,
-    /// Name on the command line.
-    pub name: Option<String>,
-    /// True if the command line names it, or an image above it.
-    pub is_named: bool,
+    /// Path and node on the command line.
+    pub naming: Naming,
+}
+
+/// Path and node of an image on a command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Naming {
+    /// Path.
+    pub(crate) path: Option<String>,
+    /// Number of its node.
+    pub(crate) node: Option<usize>,
+    /// Number of its backing file's node, or none, if the image's header does not decide.
+    pub(crate) backing: Option<Option<usize>>,
+    /// True if it names the image, or one above it.
+    pub(crate) is_named: bool,
 }
 
 impl Image {
-    pub(crate) fn of(file: OpenFile, name: Option<&str>, options: Option<ImageOptions>) -> Image {
+    pub(crate) fn of(file: OpenFile, naming: Naming, options: Option<ImageOptions>) -> Image {
         let format = options.as_ref().and_then(|options| options.format.clone());
-        let (is_named, name) = (options.is_some(), name.map(str::to_owned));
-        let mut image = Image { options, is_named, name, ..Image::bare(file) };
+        let mut image = Image { options, naming, ..Image::bare(file) };
         image.set_format(format);
         image
     }
 
     /// Returns an image of which nothing is known but that it is open.
     pub fn bare(file: OpenFile) -> Image {
-        Image {
-            file,
-            options: None,
-            format: None,
-            qcow2: None,
-            above: Vec::new(),
-            name: None,
-            is_named: false,
-        }
+        let (above, naming) = (Vec::new(), Naming::default());
+        Image { file, options: None, format: None, qcow2: None, above, naming }
     }
 
     /// Sets the format, and reads the header unless it has none. A guest can write one into a raw image.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use crate::backing::note_backing_files;
 use crate::block_options::BlockOptions;
-use crate::image::{Image, in_root};
+use crate::image::{Image, Naming, in_root};
 use crate::open_files::{FileIdentity, OpenFile, open_files};
 use crate::option_list::{OptionList, option_name};
 
@@ -93,11 +93,16 @@ pub fn images_of(root: &Path, pid: u32) -> Option<Vec<Image>> {
     let options = BlockOptions::parse(command_line(&process)?.get(1..)?);
     let named = named_files(&process, &options);
     let image = |file: OpenFile| {
-        let named = named.get(&file.identity);
-        let options = named.and_then(|(_, number)| options.of(*number));
+        let naming = named.get(&file.identity).map(|(path, number)| Naming {
+            path: Some((*path).to_owned()),
+            node: Some(*number),
+            backing: options.backing(*number),
+            is_named: true,
+        });
+        let options = naming.as_ref().and_then(|naming| options.of(naming.node?));
         let is_block_device = matches!(file.identity, FileIdentity::BlockDevice(_));
         let is_image = options.is_some() || file.has_image_lock || is_block_device;
-        is_image.then(|| Image::of(file, named.map(|(name, _)| *name), options))
+        is_image.then(|| Image::of(file, naming.unwrap_or_default(), options))
     };
     let mut images: Vec<Image> = open_files(&process).ok()?.into_iter().filter_map(image).collect();
     note_backing_files(&process, &mut images);

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
 use std::io::Read;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,8 @@ const DESCRIPTORS_MAX: usize = 65_536;
 const INFO_MAX: u64 = 64 << 10;
 /// First byte of the locks that QEMU takes on an image, and the byte after the last.
 const LOCK_BYTES: std::ops::Range<u64> = 100..204;
+/// Byte of the right to write (BLK_PERM_WRITE).
+const WRITE_BYTE: u64 = 101;
 
 /// Identity of a file, the same by any of its paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,8 +47,17 @@ pub struct OpenFile {
     pub direct: bool,
     /// True if QEMU's locks of an image are on it.
     pub has_image_lock: bool,
+    /// True if one of them is for the right to write to it.
+    pub has_write_lock: bool,
     /// Link to the file below /proc.
     pub link: PathBuf,
+}
+
+impl OpenFile {
+    /// Returns whether QEMU may write to it now. A backing file may be open for writing and not be written.
+    pub fn is_written(&self) -> bool {
+        if self.has_image_lock { self.has_write_lock } else { self.writable }
+    }
 }
 
 impl FileIdentity {
@@ -69,6 +81,7 @@ pub(crate) fn open_files(process: &Path) -> std::io::Result<Vec<OpenFile>> {
             known.writable |= file.writable;
             known.direct |= file.direct;
             known.has_image_lock |= file.has_image_lock;
+            known.has_write_lock |= file.has_write_lock;
         };
         files.entry(file.identity).and_modify(merge).or_insert(file);
     }
@@ -90,7 +103,8 @@ fn open_file(process: &Path, link: &Path) -> Option<OpenFile> {
         bytes: about.len(),
         writable: flags & libc::O_ACCMODE != libc::O_RDONLY,
         direct: flags & libc::O_DIRECT != 0,
-        has_image_lock: info.lines().any(is_image_lock),
+        has_image_lock: info.lines().filter_map(image_lock).next().is_some(),
+        has_write_lock: info.lines().filter_map(image_lock).any(|bytes| bytes.contains(&WRITE_BYTE)),
         link: link.to_owned(),
     })
 }
@@ -101,15 +115,16 @@ fn flags(info: &str) -> Option<i32> {
     i32::from_str_radix(flags.trim(), 8).ok()
 }
 
-/// Returns whether a line of fdinfo is one of QEMU's locks on an image:
+/// Returns the bytes of one of QEMU's locks on an image, of a line of fdinfo:
 /// `lock:  1: OFDLCK ADVISORY  READ -1 fe:00:10002929 100 101`.
-fn is_image_lock(line: &str) -> bool {
+fn image_lock(line: &str) -> Option<RangeInclusive<u64>> {
     let mut words = line.split_whitespace();
     if words.next() != Some("lock:") || words.nth(1) != Some("OFDLCK") {
-        return false;
+        return None;
     }
-    let first = words.nth(4).and_then(|first| first.parse().ok());
-    first.is_some_and(|first: u64| LOCK_BYTES.contains(&first))
+    let first = words.nth(4)?.parse().ok()?;
+    let last = words.next().and_then(|last| last.parse().ok()).unwrap_or(first);
+    LOCK_BYTES.contains(&first).then_some(first..=last)
 }
 
 #[cfg(test)]
@@ -120,8 +135,8 @@ mod tests {
 
     #[test]
     fn locks_of_an_image_are_recognised() {
-        assert!(is_image_lock("lock:\t1: OFDLCK ADVISORY  READ -1 fe:00:10002929 100 101"));
-        assert!(is_image_lock("lock:\t2: OFDLCK ADVISORY  READ -1 fe:00:10002929 201 201"));
+        let lock = |bytes| image_lock(&format!("lock:\t1: OFDLCK ADVISORY  READ -1 fe:00:10002929 {bytes}"));
+        assert_eq!([lock("100 101"), lock("201 201")], [Some(100..=101), Some(201..=201)]);
         for line in [
             "lock:\t1: POSIX  ADVISORY  WRITE 812 fe:00:10002929 100 101",
             "lock:\t1: OFDLCK ADVISORY  READ -1 fe:00:10002929 0 EOF",
@@ -129,7 +144,7 @@ mod tests {
             "flags:\t02140002",
             "",
         ] {
-            assert!(!is_image_lock(line), "{line}");
+            assert_eq!(image_lock(line), None, "{line}");
         }
     }
 

@@ -96,7 +96,8 @@ impl OptionList {
             Value::Bool(true) => self.set(key, "on"),
             Value::Bool(false) => self.set(key, "off"),
             Value::Number(number) => self.set(key, &number.to_string()),
-            Value::Null => {}
+            // As `key=` without a value.
+            Value::Null => self.set(key, ""),
         }
     }
 }
@@ -138,7 +139,7 @@ mod tests {
             list.is("driver", "qcow2") && list.is("file.filename", "/a,b") && list.is("cache.direct", "on")
         );
         let list = OptionList::json(r#"{"a":[{"b":1},"c"],"d":null}"#);
-        assert!(list.is("a.0.b", "1") && list.is("a.1", "c") && list.get("d").is_none());
+        assert!(list.is("a.0.b", "1") && list.is("a.1", "c") && list.is("d", ""));
         let long = format!(r#"{{"{}":{{"b":1}}}}"#, "a".repeat(600));
         for text in ["{", "{}", "[1]", &long] {
             assert_eq!(OptionList::json(text), OptionList::default(), "{text}");

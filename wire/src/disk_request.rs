@@ -86,9 +86,9 @@ impl DiskRequest {
         fits.then(|| DiskRequest { start: self.start | u64::from(layer) << IMAGE_BITS | kind, ..self })
     }
 
-    /// Returns whether a range of [`Self::in_image`] is of a backing file.
-    pub fn is_of_backing_file(self) -> bool {
-        self.start & !AT_GUESTS_OFFSETS >= 1 << IMAGE_BITS
+    /// Returns the layer of a range of [`Self::in_image`].
+    pub fn layer(self) -> u32 {
+        ((self.start & !AT_GUESTS_OFFSETS) >> IMAGE_BITS) as u32
     }
 
     /// Returns the range of the guest's disk behind a range of [`Self::in_image`], if the image has the guest's bytes at
@@ -161,7 +161,7 @@ mod tests {
         let ranges = images.map(|(layer, in_clusters)| range.in_image(layer, in_clusters).unwrap());
         let distinct: std::collections::BTreeSet<u64> = ranges.iter().map(|range| range.cookie()).collect();
         assert_eq!((distinct.len(), ranges[0]), (5, range));
-        assert_eq!(ranges.map(DiskRequest::is_of_backing_file), [false, true, true, true, true]);
+        assert_eq!(ranges.map(DiskRequest::layer), [0, 1, LAYER_MAX, 1, LAYER_MAX]);
         let guests = ranges.map(DiskRequest::at_guests_offsets);
         assert_eq!(guests, [None, None, None, Some(range), Some(range)]);
         assert!(ranges.iter().all(|range| DiskRequest::from_cookie(range.cookie()) == *range));

@@ -89,9 +89,10 @@ pub struct LinkEndpoint {
     pub clock: NodeClock,
     /// Clock of the other endpoint's node, if this node knows it.
     pub peer: Option<PeerClock>,
-    /// True if its key has a range of an image with clusters or of a backing file, which is not the range of the guest's
-    /// disk ([`DiskRequest::in_image`](crate::disk_request::DiskRequest::in_image)).
-    pub in_clusters: bool,
+    /// Identity of the image of which its key has a range, where that is not the range of the guest's disk: one with
+    /// clusters, or a backing file ([`DiskRequest::in_image`](crate::disk_request::DiskRequest::in_image)). Another image
+    /// of the same disk and layer has another one.
+    pub image: Option<u64>,
 }
 
 /// Clock of another node, as an endpoint's node knows it.

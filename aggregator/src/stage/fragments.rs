@@ -112,16 +112,16 @@ pub(super) fn endpoints(trace: &Trace) -> impl Iterator<Item = LinkEndpoint> {
         let is_linked = endpoint.side == RpcSide::Client || endpoint.span == trace.root_span;
         is_linked && &*endpoint.key.protocol != DISK_PROTOCOL
     };
-    let of_protocol = trace.rpc_endpoints.iter().filter(known).cloned().map(|event| (event, None, false));
+    let of_protocol = trace.rpc_endpoints.iter().filter(known).cloned().map(|event| (event, None, None));
     let (peer, clients) = trace.disk_clients().unzip();
-    let of_disks = clients.into_iter().flatten().map(move |event| (event, peer, false));
-    let served = trace.disk_servers().into_iter().map(|server| (server.endpoint, None, server.in_clusters));
-    of_protocol.chain(of_disks).chain(served).map(move |(event, peer, in_clusters)| LinkEndpoint {
+    let of_disks = clients.into_iter().flatten().map(move |event| (event, peer, None));
+    let served = trace.disk_servers().into_iter().map(|server| (server.endpoint, None, server.image));
+    of_protocol.chain(of_disks).chain(served).map(move |(event, peer, image)| LinkEndpoint {
         trace: if is_apart(trace, &event) { trace.source.trace_id(event.span) } else { shown },
         event,
         clock,
         peer,
-        in_clusters,
+        image,
     })
 }
 

@@ -41,8 +41,8 @@ const SYNC_OPCODES: [(AsyncInterface, u8); 3] =
 /// Operation of QEMU that serves requests of its guest.
 pub(crate) struct DiskServer {
     pub(crate) endpoint: RpcEndpointEvent,
-    /// True if its key has the range in an image with clusters, or in a backing file.
-    pub(crate) in_clusters: bool,
+    /// Image of which its key has a range: one with clusters, or a backing file.
+    pub(crate) image: Option<u64>,
 }
 
 impl Trace {
@@ -73,11 +73,11 @@ impl Trace {
             machine.disks.iter().find(|disk| is_image(disk, file, device))
         };
         let server = |span: SpanId, disk: &MachineDisk, request: DiskRequest, times| {
-            let in_clusters = disk.in_clusters || disk.layer > 0;
-            let request = if in_clusters { range_in_image(disk, request)? } else { request };
+            let image = (disk.in_clusters || disk.layer > 0).then(|| identity_of(disk));
+            let request = if image.is_some() { range_in_image(disk, request)? } else { request };
             let key = request.key(self.source.node, machine.pid, &disk.disk);
             let endpoint = endpoint(span, span, RpcSide::Server, key, times);
-            Some(DiskServer { endpoint, in_clusters })
+            Some(DiskServer { endpoint, image })
         };
         let of_call = self.call().and_then(|call| {
             let disk = disk_of(call.file?.file, self.names.file.as_deref())?;
@@ -119,6 +119,11 @@ fn is_image(disk: &MachineDisk, file: FileId, device: Option<DeviceId>) -> bool 
         Some(ino) => (disk.device, ino) == (file.device, file.ino),
         None => device == Some(disk.device),
     }
+}
+
+/// Returns a number that two images of one disk hardly share.
+fn identity_of(disk: &MachineDisk) -> u64 {
+    disk.ino.unwrap_or_default() ^ u64::from(disk.device.to_kernel()).rotate_right(32)
 }
 
 /// Returns a request's range in the address space of all images of its disk. QEMU changes a backing file only on its

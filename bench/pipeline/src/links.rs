@@ -91,7 +91,7 @@ fn endpoint(n: u64, side: RpcSide, with_flushes: bool) -> LinkEndpoint {
             anchor: ClockAnchor::NONE,
         },
         peer: (side == RpcSide::Client).then_some(PeerClock { node: HOST, boot: BootId(HOST.0), offset }),
-        in_clusters: false,
+        image: None,
     }
 }
 

@@ -75,6 +75,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
         machine_id: 0x0123_4567_89ab_cdef,
         script,
         disks: vec!["-drive".to_owned(), drive],
+        gets_socket: false,
     };
     let guest = vm::Guest::start(&folder, &kernel, &binary, &port, &options);
     let host = Host::start(port);

@@ -116,6 +116,7 @@ mod tests {
             writable: false,
             direct,
             has_image_lock: true,
+            has_write_lock: false,
             link: path.into(),
         };
         Image { options, ..Image::bare(file) }

@@ -5,10 +5,12 @@
 
 use std::fs::{self, Permissions};
 use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::broker::child::KillOnDrop;
@@ -55,6 +57,8 @@ pub(crate) struct GuestOptions<'a> {
     pub(crate) script: String,
     /// Arguments of QEMU for its disks.
     pub(crate) disks: Vec<String>,
+    /// True if QEMU gets the port's socket from this process, as from libvirt.
+    pub(crate) gets_socket: bool,
 }
 
 /// Finds the unpacked kernel, or returns the reason to skip.
@@ -98,10 +102,19 @@ impl Guest {
         qemu.arg("-serial").arg(format!("unix:{},server=on,wait=off", control.display()));
         qemu.args(&options.disks);
         qemu.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=p,name=org.blkkin.0"]);
-        qemu.arg("-chardev").arg(format!("socket,id=p,path={},server=on,wait=off", port.display()));
+        let handed_over = options.gets_socket.then(|| UnixListener::bind(port).unwrap());
+        let socket = match &handed_over {
+            Some(listener) => format!("fd={}", listener.as_raw_fd()),
+            None => format!("path={}", port.display()),
+        };
+        qemu.arg("-chardev").arg(format!("socket,id=p,{socket},server=on,wait=off"));
         qemu.arg("-kernel").arg(kernel.join("vmlinuz")).arg("-initrd").arg(archive);
         qemu.args(["-append", "console=ttyS0 loglevel=4 panic=-1"]);
+        if let Some(listener) = &handed_over {
+            inherit(&mut qemu, listener.as_raw_fd());
+        }
         let process = KillOnDrop(qemu.stdin(Stdio::null()).spawn().unwrap());
+        drop(handed_over);
         let start = Instant::now();
         let control = loop {
             match UnixStream::connect(&control) {
@@ -132,6 +145,17 @@ impl Guest {
 
     pub(crate) fn console(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+}
+
+/// Has a command's process inherit a descriptor.
+fn inherit(command: &mut Command, descriptor: RawFd) {
+    // SAFETY: the closure only calls fcntl, which is safe in a signal handler, on a descriptor that is open.
+    unsafe {
+        command.pre_exec(move || match libc::fcntl(descriptor, libc::F_SETFD, 0) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
     }
 }
 

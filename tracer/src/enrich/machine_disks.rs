@@ -80,9 +80,13 @@ fn top_of(image: &Image, images: &[Image]) -> Option<(FileIdentity, u32)> {
 }
 
 /// Returns the name of the disk that these images are, the one that the guest writes first. None if the command line uses
-/// none or several of them as a disk: after a snapshot it names an image below the first.
+/// none or several of them as a disk: after a snapshot it names an image below the first. None also while another
+/// one is written: during a backup the image above is a copy of the old data, and during a commit both are written.
 fn name_of(root: &Path, layers: &[(u32, &Image)]) -> Option<String> {
-    let (_, top) = layers.first().filter(|(layer, _)| *layer == 0)?;
+    let ((_, top), below) = layers.split_first()?;
+    if below.iter().any(|(_, image)| image.file.is_written()) {
+        return None;
+    }
     let mut used =
         layers.iter().filter_map(|(_, image)| image.options.as_ref()).filter(|options| !options.is_backing);
     let options = used.next().filter(|_| used.next().is_none())?;
@@ -203,8 +207,16 @@ mod tests {
         let qcow2 =
             (format == "qcow2").then_some(Qcow2Header { bytes, cluster_bytes: 65_536, backing: None });
         let (path, link): (PathBuf, PathBuf) = ("/image".into(), "/proc/1/fd/3".into());
-        let file =
-            OpenFile { path, identity, bytes, writable: true, direct: true, has_image_lock: true, link };
+        let file = OpenFile {
+            path,
+            identity,
+            bytes,
+            writable: true,
+            direct: true,
+            has_image_lock: true,
+            has_write_lock: false,
+            link,
+        };
         Image { format: options.format.clone(), options: Some(options), qcow2, ..Image::bare(file) }
     }
 

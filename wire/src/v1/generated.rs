@@ -920,6 +920,8 @@ pub struct LinkEndpoint {
     pub peer: ::core::option::Option<PeerClock>,
     #[prost(fixed64, optional, tag = "14")]
     pub image_cookie: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "15")]
+    pub image: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PeerClock {

@@ -169,7 +169,8 @@ fn drift(ns: u64) -> i128 {
     i128::from(clock::drift(ns))
 }
 
-fn clock_of(endpoint: &LinkEndpoint) -> Clock {
+/// Returns the clock of an endpoint's times.
+pub(super) fn clock_of(endpoint: &LinkEndpoint) -> Clock {
     Clock { node: endpoint.clock.source.node, boot: endpoint.clock.source.boot }
 }
 
@@ -187,10 +188,24 @@ pub(super) fn one_clock(client: &LinkEndpoint, server: &LinkEndpoint) -> bool {
 /// Returns what the client's node has measured of the server's clock, at the client's time.
 fn measured(client: &LinkEndpoint, server: &LinkEndpoint) -> Option<Interval> {
     let peer = client.peer.filter(|peer| Clock { node: peer.node, boot: peer.boot } == clock_of(server));
-    peer.map(|PeerClock { offset, .. }| {
-        let interval = Interval { low: offset.low.into(), high: offset.high.into() };
-        interval.after(client.event.begin.0.abs_diff(offset.at.0))
-    })
+    peer.map(|peer| offset_at_begin(client, &peer))
+}
+
+fn offset_at_begin(client: &LinkEndpoint, PeerClock { offset, .. }: &PeerClock) -> Interval {
+    let interval = Interval { low: offset.low.into(), high: offset.high.into() };
+    interval.after(client.event.begin.0.abs_diff(offset.at.0))
+}
+
+/// Returns the clock that a client's node has measured, and begin and end by it of all that can be inside the client; none
+/// if it has measured none.
+pub(super) fn window(client: &LinkEndpoint) -> Option<(Clock, u64, u64)> {
+    let peer = client.peer?;
+    let measured = offset_at_begin(client, &peer);
+    let event = &client.event;
+    let last = i128::from(event.end.0) + measured.high + drift(event.duration().0);
+    let clamped = |time: i128| u64::try_from(time.max(0)).unwrap_or(u64::MAX);
+    let clock = Clock { node: peer.node, boot: peer.boot };
+    Some((clock, clamped(i128::from(event.begin.0) + measured.low), clamped(last)))
 }
 
 /// Returns the interval of one request, narrowed by what the client's node has measured if both agree.

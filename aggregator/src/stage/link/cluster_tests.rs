@@ -27,7 +27,7 @@ pub(super) fn read(start: u64, length: u32) -> DiskRequest {
 /// Operation of QEMU on this range of the image.
 pub(super) fn on_image(n: usize, range: DiskRequest, times: [u64; 2]) -> (u64, LinkEndpoint) {
     let (at, mut server) = qemu(n, range, times);
-    server.in_clusters = true;
+    server.image = Some(7);
     (at, server)
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Request {
     /// Issued, taken up, done, completed.
     pub(super) times: [u64; 4],
     pub(super) late: [u64; 2],
-    lost: [bool; 2],
+    pub(super) lost: [bool; 2],
 }
 
 /// Number of the guest's clusters of which the places are in one block of QEMU's tables.

@@ -241,6 +241,16 @@ impl ClusterMap {
         hosts.into_iter().for_each(|host| self.forget(host));
     }
 
+    /// Forgets the places of an image.
+    pub(super) fn forget_layer(&mut self, layer: u32) {
+        let of_layer = |host: &&u64| {
+            let first = DiskRequest { operation: DiskOperation::Read, start: **host * CLUSTER, length: 0 };
+            first.layer() == layer
+        };
+        let hosts: Vec<u64> = self.by_host.keys().filter(of_layer).copied().collect();
+        hosts.into_iter().for_each(|host| self.forget(host));
+    }
+
     /// Forgets one place, in turn.
     pub(super) fn evict(&mut self) {
         let next = self.by_host.range(self.next_evicted..).next().or(self.by_host.first_key_value());

@@ -40,6 +40,7 @@
 //! endpoint, and a write to the page cache takes 3 us.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
 use blkkin_wire::remote_link::{LinkEndpoint, RpcSide};
@@ -48,7 +49,9 @@ use serde::{Deserialize, Serialize};
 
 use super::clock_bounds::ClockBounds;
 use super::clusters::{CLUSTER, ClusterMap, Pair};
+use super::flush_index::FlushIndex;
 use super::flushes::{self, Flushes};
+use super::rests::{begins_of_rests, is_rest, may_be_rest};
 use super::unplaced::Unplaced;
 use super::waiting::{Candidate, Place, State, Waiting};
 
@@ -64,7 +67,7 @@ const PLACES_MAX: usize = 262_144;
 /// Waiting endpoints by disk.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct DiskRequests {
-    disks: BTreeMap<Box<str>, Disk>,
+    disks: BTreeMap<Arc<str>, Disk>,
     /// Endpoints in the order of arrival, to be considered when they have settled, and to be given up.
     settling: VecDeque<Arrival>,
     expiring: VecDeque<Arrival>,
@@ -80,12 +83,13 @@ struct Disk {
     servers: BTreeMap<Place, Waiting>,
     /// Of a disk in an image with clusters: the rest of its servers, and what is known of the clusters.
     unplaced: Option<Box<Unplaced>>,
+    flushes: FlushIndex,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Arrival {
     at: LogTime,
-    disk: Box<str>,
+    disk: Arc<str>,
     place: Place,
     side: RpcSide,
 }
@@ -162,15 +166,19 @@ impl DiskRequests {
 
     /// Adds an endpoint that arrived now.
     pub(super) fn add(&mut self, now: LogTime, endpoint: LinkEndpoint) {
-        let (side, disk) = (endpoint.event.side, endpoint.event.key.connection.clone());
+        let (side, name) = (endpoint.event.side, &*endpoint.event.key.connection);
+        let disk = self.disks.get_key_value(name).map_or_else(|| name.into(), |(disk, _)| Arc::clone(disk));
         let place = (endpoint.event.key.cookie, self.count);
         self.count += 1;
         self.pending += 1;
         for queue in [&mut self.settling, &mut self.expiring] {
-            queue.push_back(Arrival { at: now, disk: disk.clone(), place, side });
+            queue.push_back(Arrival { at: now, disk: Arc::clone(&disk), place, side });
         }
         let of_disk = self.disks.entry(disk).or_default();
-        of_disk.insert(place, Waiting { at: now, endpoint: endpoint.into(), state: State::Open });
+        of_disk.insert(
+            place,
+            Waiting { at: now, endpoint: endpoint.into(), state: State::Open, had_place: false },
+        );
     }
 
     /// Decides about endpoints that have settled, and gives up those that waited for `wait_for` ms or, oldest first,
@@ -255,7 +263,7 @@ impl DiskRequests {
         if let Some(server) = server.filter(|server| server.state == State::Open) {
             // Meanwhile others may show which one it is.
             server.state = State::Doubtful;
-            let (disk, side) = (arrival.disk.clone(), RpcSide::Server);
+            let (disk, side) = (Arc::clone(&arrival.disk), RpcSide::Server);
             self.settling.push_back(Arrival { at: now, disk, place, side });
         }
         Vec::new()
@@ -317,14 +325,16 @@ impl DiskRequests {
             new += u64::from(is_new);
             self.pending -= u64::from(is_new);
             let begin = |endpoint: &LinkEndpoint| (endpoint.event.begin, endpoint.event.span);
-            if parent.as_ref().is_none_or(|parent| begin(&client.endpoint) < begin(parent)) {
-                parent = Some(client.endpoint.clone());
-            }
-            // Others have all that they can get.
-            let flush_of_one = matches!(rule, Rule::Flush(_)) && !server.endpoint.in_clusters;
+            let is_first = parent.as_ref().is_none_or(|parent| begin(&client.endpoint) < begin(parent));
+            // A request that another operation can still be for, waits on.
+            let flush_of_one = matches!(rule, Rule::Flush(_)) && server.endpoint.image.is_none();
             let has_all = matches!(rule, Rule::Same | Rule::Merged(_)) || flush_of_one;
-            if has_all && !disk.waits_for_rest(place, clocks) {
-                disk.take(place, RpcSide::Client);
+            let endpoint = match has_all && !disk.waits_for_rest(place, clocks) {
+                true => disk.take(place, RpcSide::Client).map(|client| client.endpoint),
+                false => disk.clients.get(&place).filter(|_| is_first).map(|client| client.endpoint.clone()),
+            };
+            if is_first {
+                parent = endpoint;
             }
         }
         if let Some(client) = parent {
@@ -371,10 +381,13 @@ impl DiskRequests {
 }
 
 impl Disk {
-    fn insert(&mut self, place: Place, endpoint: Waiting) {
+    fn insert(&mut self, place: Place, mut endpoint: Waiting) {
         let (range, now) = (DiskRequest::from_cookie(place.0), endpoint.at);
         if endpoint.endpoint.event.side == RpcSide::Client {
             self.unplaced.iter_mut().for_each(|unplaced| unplaced.add_request(place, &endpoint));
+            if is_flush(place) {
+                self.flushes.add_client(place, &endpoint.endpoint);
+            }
             self.clients.insert(place, endpoint);
             if range.operation == DiskOperation::Discard {
                 self.forget_discarded(range, now);
@@ -382,7 +395,10 @@ impl Disk {
             return;
         }
         // A flush is on the whole disk.
-        if !endpoint.endpoint.in_clusters || range.operation == DiskOperation::Flush {
+        if is_flush(place) {
+            self.flushes.add_server(place, &endpoint.endpoint);
+        }
+        if endpoint.endpoint.image.is_none() || is_flush(place) {
             self.servers.insert(place, endpoint);
             return;
         }
@@ -391,9 +407,12 @@ impl Disk {
             self.clients.iter().for_each(|(place, client)| unplaced.add_request(*place, client));
             unplaced
         });
-        unplaced.set_boot(endpoint.endpoint.clock.source.boot);
+        unplaced.set_image(place, &endpoint.endpoint);
         match unplaced.guest_cookie(place, now) {
-            Some(cookie) => drop(self.servers.insert((cookie, place.1), endpoint)),
+            Some(cookie) => {
+                endpoint.had_place = true;
+                self.servers.insert((cookie, place.1), endpoint);
+            }
             None => unplaced.add(place, endpoint),
         }
     }
@@ -408,6 +427,9 @@ impl Disk {
     fn take(&mut self, place: Place, side: RpcSide) -> Option<Waiting> {
         if side == RpcSide::Client {
             let client = self.clients.remove(&place)?;
+            if is_flush(place) {
+                self.flushes.remove_client(place, &client.endpoint);
+            }
             self.unplaced.iter_mut().for_each(|unplaced| unplaced.remove_request(place, &client));
             return Some(client);
         }
@@ -419,7 +441,11 @@ impl Disk {
 
     fn take_server(&mut self, place: Place) -> Option<Waiting> {
         self.unplaced.iter_mut().for_each(|unplaced| unplaced.forget_placed(place.1));
-        self.servers.remove(&place)
+        let server = self.servers.remove(&place)?;
+        if is_flush(place) {
+            self.flushes.remove_server(place, &server.endpoint);
+        }
+        Some(server)
     }
 
     /// Returns where a server waits, by the cookie with which it arrived; none if its place in the guest's disk is not
@@ -448,7 +474,7 @@ impl Disk {
             .flat_map(|range| overlapping(&self.servers, range))
             .filter(|(_, server)| {
                 let range = DiskRequest::from_cookie(server.endpoint.event.key.cookie);
-                server.endpoint.in_clusters && range.at_guests_offsets().is_none()
+                server.endpoint.image.is_some() && range.at_guests_offsets().is_none()
             })
             .map(|(place, _)| *place)
             .collect();
@@ -528,12 +554,22 @@ impl Disk {
         servers
     }
 
-    /// Iterates over the operations that may be on the rest of a cluster for a request.
+    /// Iterates over the operations on the rest of a cluster for a request.
     fn rests_of(&self, client: DiskRequest) -> impl Iterator<Item = Candidate<'_>> {
         let is_write = client.operation == DiskOperation::Write && self.unplaced.is_some();
         let operations = if is_write { &[DiskOperation::Read, DiskOperation::Write][..] } else { &[] };
-        let near = operations.iter().flat_map(move |operation| near(&self.servers, *operation, client));
-        near.filter(move |(place, server)| is_rest(**place, server, client))
+        let begins = operations.iter().flat_map(move |operation| {
+            begins_of_rests(client).into_iter().map(move |begins| (*operation, begins))
+        });
+        let near = begins.flat_map(move |(operation, begins)| {
+            let at = |start: u64| {
+                DiskRequest { operation, start: start.min(DiskRequest::START_MAX), length: 0 }.cookie()
+            };
+            self.servers.range((at(*begins.start()), 0)..(at(begins.end() + 1), 0))
+        });
+        near.filter(move |(place, server)| {
+            may_be_on_a_rest(server) && is_rest(DiskRequest::from_cookie(place.0), client)
+        })
     }
 
     /// Returns whether an operation on the rest of a request's cluster waits.
@@ -557,36 +593,27 @@ impl Disk {
         let has_settled = |waiting: &Waiting| now.0.saturating_sub(waiting.at.0) > SETTLE_MS;
         let contains = |client: &Waiting| clocks.contains(&client.endpoint, &server.endpoint);
         let request = DiskRequest::from_cookie(place.0);
-        let same: Vec<_> = of_range(&self.clients, request).filter(|(_, client)| contains(client)).collect();
         let is_flush = request.operation == DiskOperation::Flush;
+        let same: Vec<_> = match is_flush {
+            true => self.flushes_around(server, clocks).collect(),
+            false => of_range(&self.clients, request).filter(|(_, client)| contains(client)).collect(),
+        };
         // An operation on whole clusters may be a part of a longer request too.
-        let all = !is_flush && (same.is_empty() || server.endpoint.in_clusters);
+        let all = !is_flush && (same.is_empty() || server.endpoint.image.is_some());
         let candidates: Vec<_> = match all {
             true => overlapping(&self.clients, request).filter(|(_, client)| contains(client)).collect(),
             false => same,
         };
-        let of_rest = |(write, client): &Candidate<'_>| {
-            is_rest(place, server, DiskRequest::from_cookie(write.0)) && contains(client)
+        let writes: Vec<_> = match may_be_on_a_rest(server) {
+            true => writes_near(&self.clients, request).filter(|(_, client)| contains(client)).collect(),
+            false => Vec::new(),
         };
-        let writes = near(&self.clients, DiskOperation::Write, request).filter(of_rest);
-        let writes: Vec<_> = if server.endpoint.in_clusters { writes.collect() } else { Vec::new() };
         if !has_settled(server) || !candidates.iter().chain(&writes).all(|(_, client)| has_settled(client)) {
             return Choice::Later;
         }
-        if all && server.endpoint.in_clusters {
+        if all && server.endpoint.image.is_some() {
             let choice = self.on_clusters(place, &candidates, clocks);
-            let is_write = request.operation == DiskOperation::Write;
-            return match (writes.as_slice(), choice) {
-                ([], choice) => choice,
-                // A write has an operation of its own in any case.
-                (_, choice @ Choice::Linked(_, Rule::Same | Rule::Rounded | Rule::Merged(_))) if is_write => {
-                    choice
-                }
-                ([(write, client)], Choice::None) if client.state != State::Refused => {
-                    Choice::Linked(vec![**write], Rule::Filled)
-                }
-                _ => Choice::Ambiguous(Vec::new(), vec![place]),
-            };
+            return self.or_rest(place, choice, &candidates, &writes, clocks);
         }
         match candidates.first() {
             None => Choice::None,
@@ -594,6 +621,42 @@ impl Disk {
             Some((first, _)) if first.0 == place.0 => self.same_range(place, &candidates, clocks),
             Some(_) => other_range(place, &candidates),
         }
+    }
+
+    /// Decides about a server that may be on the rest of a cluster for one of these writes.
+    fn or_rest(
+        &self,
+        place: Place,
+        choice: Choice,
+        candidates: &[Candidate<'_>],
+        writes: &[Candidate<'_>],
+        clocks: &ClockBounds,
+    ) -> Choice {
+        let request = DiskRequest::from_cookie(place.0);
+        let of_rest = |(write, _): &&Candidate<'_>| is_rest(request, DiskRequest::from_cookie(write.0));
+        let mut certain = writes.iter().filter(of_rest);
+        match (writes, certain.next(), choice) {
+            ([], _, choice) => choice,
+            // Each request that needs an operation has one of its own range.
+            (_, None, choice @ (Choice::Linked(_, Rule::Same) | Choice::None)) => choice,
+            ([(write, client)], Some(_), Choice::None)
+                if client.state != State::Refused
+                    && candidates.is_empty()
+                    && !self.is_discarded(place, request, clocks) =>
+            {
+                Choice::Linked(vec![**write], Rule::Filled)
+            }
+            _ => Choice::Ambiguous(Vec::new(), vec![place]),
+        }
+    }
+
+    /// Returns whether the guest discards a part of a server's range meanwhile: QEMU may write zeroes there.
+    fn is_discarded(&self, place: Place, range: DiskRequest, clocks: &ClockBounds) -> bool {
+        let discard = DiskRequest { operation: DiskOperation::Discard, ..range };
+        self.servers.get(&place).is_some_and(|server| {
+            let mut discards = overlapping(&self.clients, discard);
+            discards.any(|(_, client)| clocks.contains(&client.endpoint, &server.endpoint))
+        })
     }
 
     /// Decides about a server in an image with clusters. It may be on a part of a longer request, and on more than a
@@ -631,8 +694,20 @@ impl Disk {
         client: &'a Waiting,
         clocks: &'a ClockBounds,
     ) -> impl Iterator<Item = Candidate<'a>> {
-        let servers = of_range(&self.servers, DiskRequest::FLUSH);
+        let servers = self.flushes.inside(&client.endpoint);
+        let servers = servers.filter_map(|place| self.servers.get_key_value(&place));
         servers.filter(|(_, server)| clocks.contains(&client.endpoint, &server.endpoint))
+    }
+
+    /// Iterates over the guest's flushes in whose time one of QEMU's may be.
+    fn flushes_around<'a>(
+        &'a self,
+        server: &'a Waiting,
+        clocks: &'a ClockBounds,
+    ) -> impl Iterator<Item = Candidate<'a>> {
+        let clients = self.flushes.around(&server.endpoint);
+        let clients = clients.filter_map(|place| self.clients.get_key_value(&place));
+        clients.filter(|(_, client)| clocks.contains(&client.endpoint, &server.endpoint))
     }
 
     /// Decides between flushes of the guest that contain one of QEMU.
@@ -643,7 +718,7 @@ impl Disk {
         now: LogTime,
         clocks: &ClockBounds,
     ) -> Choice {
-        let in_clusters = self.servers.get(&place).is_some_and(|server| server.endpoint.in_clusters);
+        let in_clusters = self.servers.get(&place).is_some_and(|server| server.endpoint.image.is_some());
         let of_disk = FlushesByClock { disk: self, now, clocks };
         match flushes::claimants(place, candidates, in_clusters, &of_disk) {
             Some(clients) => {
@@ -678,16 +753,18 @@ struct FlushesByClock<'d> {
 }
 
 impl Flushes for FlushesByClock<'_> {
-    fn inside<'a>(&'a self, request: &Candidate<'a>) -> Vec<Candidate<'a>> {
-        self.disk.flushes_inside(request.1, self.clocks).collect()
+    fn inside<'a>(&'a self, request: &Candidate<'a>, max: usize) -> Vec<Candidate<'a>> {
+        self.disk.flushes_inside(request.1, self.clocks).take(max).collect()
     }
 
     fn around<'a>(&'a self, flush: &Candidate<'a>) -> Option<Vec<Candidate<'a>>> {
         let has_settled = self.now.0.saturating_sub(flush.1.at.0) > SETTLE_MS;
-        let requests = of_range(&self.disk.clients, DiskRequest::FLUSH);
-        let contains = |one: &Candidate<'_>| self.clocks.contains(&one.1.endpoint, &flush.1.endpoint);
-        has_settled.then(|| requests.filter(contains).collect())
+        has_settled.then(|| self.disk.flushes_around(flush.1, self.clocks).collect())
     }
+}
+
+fn is_flush(place: Place) -> bool {
+    DiskRequest::from_cookie(place.0).operation == DiskOperation::Flush
 }
 
 fn places(candidates: &[Candidate<'_>]) -> Vec<Place> {
@@ -722,36 +799,25 @@ fn other_range(place: Place, candidates: &[Candidate<'_>]) -> Choice {
 /// Returns whether an operation is on a backing file.
 fn is_of_backing_file(server: &Waiting) -> bool {
     let range = DiskRequest::from_cookie(server.endpoint.event.key.cookie);
-    server.endpoint.in_clusters && range.is_of_backing_file()
+    server.endpoint.image.is_some() && range.layer() > 0
 }
 
-/// Iterates over the endpoints of an operation whose range is within a block of this one.
-fn near(
-    of: &BTreeMap<Place, Waiting>,
-    operation: DiskOperation,
-    range: DiskRequest,
-) -> impl Iterator<Item = Candidate<'_>> {
-    let start = range.start.saturating_sub(BLOCK);
-    let length = (range.end() + BLOCK - start) as u32;
-    overlapping(of, DiskRequest { operation, start, length })
-}
-
-/// Returns whether an operation may be on the rest of a cluster for a guest's write of a part of it. If the image does not
-/// have the cluster, QEMU reads the rest or the whole from the backing file. It writes the rest together with the part or on
-/// its own.
-fn is_rest(place: Place, server: &Waiting, write: DiskRequest) -> bool {
-    let rest = DiskRequest::from_cookie(place.0);
-    let (begins, ends) = (rest.start.is_multiple_of(CLUSTER), rest.end().is_multiple_of(CLUSTER));
-    // QEMU rounds what it reads to blocks.
-    let is_before = begins && (write.start..write.start + BLOCK).contains(&rest.end());
-    let is_behind = ends && (rest.start..rest.start + BLOCK).contains(&write.end());
-    match rest.operation {
-        DiskOperation::Read => {
-            is_of_backing_file(server) && (is_before || is_behind || begins && is_within(write, rest))
-        }
-        DiskOperation::Write => server.endpoint.in_clusters && (is_before || is_behind),
+/// Returns whether an operation may be on the rest of a cluster: a read of a backing file, or a write of a cluster that had no
+/// place yet.
+fn may_be_on_a_rest(server: &Waiting) -> bool {
+    match DiskRequest::from_cookie(server.endpoint.event.key.cookie).operation {
+        DiskOperation::Read => is_of_backing_file(server),
+        DiskOperation::Write => server.endpoint.image.is_some() && !server.had_place,
         _ => false,
     }
+}
+
+/// Iterates over the guest's writes of which an operation may be on the rest of a cluster.
+fn writes_near(of: &BTreeMap<Place, Waiting>, rest: DiskRequest) -> impl Iterator<Item = Candidate<'_>> {
+    let start = rest.start.saturating_sub(BLOCK);
+    let length = (rest.end() + BLOCK - start) as u32;
+    let writes = overlapping(of, DiskRequest { operation: DiskOperation::Write, start, length });
+    writes.filter(move |(place, _)| may_be_rest(rest, DiskRequest::from_cookie(place.0)))
 }
 
 /// Iterates over the endpoints of this operation and range.

@@ -56,7 +56,7 @@ pub(super) fn endpoint(
         trace: TraceId(of_side | n as u128),
         clock: NodeClock { source, anchor },
         peer: (side == RpcSide::Client).then_some(PeerClock { node: HOST, boot: BootId(HOST.0), offset }),
-        in_clusters: false,
+        image: None,
     }
 }
 

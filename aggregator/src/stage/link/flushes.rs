@@ -14,6 +14,9 @@
 //! Several requests claim one flush only if they were issued at the same moment: the guest's block layer serves them
 //! with one. An image with clusters may be flushed several times for a request, so there a request claims all that fit.
 //!
+//! A request inside which more than [`INSIDE_MAX`] flushes may be leaves a choice for all of them: each would be compared with
+//! each.
+//!
 //! *Limit*: each flush is taken for one of the recorded requests. If a request that is not recorded flushes while a write
 //! is in progress, and QEMU had nothing to flush for that write, its flush is the write's. A filter of the guest's agent
 //! can leave out such a request.
@@ -26,10 +29,13 @@ use blkkin_wire::ids::SpanId;
 
 use super::waiting::{Candidate, Place, State};
 
+/// Maximum number of flushes that may be inside a request of which the own ones are counted.
+const INSIDE_MAX: usize = 256;
+
 /// Flushes and requests of one disk, by what is known of the clocks.
 pub(super) trait Flushes {
-    /// Returns the flushes of QEMU that may be inside a request.
-    fn inside<'a>(&'a self, request: &Candidate<'a>) -> Vec<Candidate<'a>>;
+    /// Returns up to this number of the flushes of QEMU that may be inside a request.
+    fn inside<'a>(&'a self, request: &Candidate<'a>, max: usize) -> Vec<Candidate<'a>>;
 
     /// Returns the guest's requests that may contain a flush of QEMU, one entry for each endpoint; none if others may
     /// still arrive.
@@ -53,7 +59,13 @@ pub(super) fn claimants(
 ) -> Option<Vec<Place>> {
     let mut requests = by_request(candidates);
     if !in_clusters {
-        requests.retain(|request| has_room(request, flush, of_disk));
+        let mut with_room = Vec::new();
+        for request in requests {
+            if has_room(&request, flush, of_disk)? {
+                with_room.push(request);
+            }
+        }
+        requests = with_room;
     }
     let begin = |request: &Request<'_>| request.first.1.endpoint.event.begin;
     let first = begin(requests.first()?);
@@ -61,7 +73,7 @@ pub(super) fn claimants(
         return None;
     }
     if !in_clusters && requests.len() > 1 {
-        requests.retain(|request| of_disk.inside(&request.first).len() <= request.free);
+        requests.retain(|request| of_disk.inside(&request.first, request.free + 1).len() <= request.free);
     }
     (!requests.is_empty()).then(|| requests.iter().map(|request| *request.first.0).collect())
 }
@@ -77,17 +89,22 @@ fn by_request<'a>(candidates: &[Candidate<'a>]) -> Vec<Request<'a>> {
         .collect()
 }
 
-/// Returns whether a request has an endpoint for this flush, apart from those for the flushes that can only be its own.
-fn has_room(request: &Request<'_>, flush: Place, of_disk: &impl Flushes) -> bool {
-    let inside = of_disk.inside(&request.first);
-    if inside.len() <= request.free {
-        return true;
+/// Returns whether a request has an endpoint for this flush, apart from those for the flushes that can only be its own. None if
+/// there are too many.
+fn has_room(request: &Request<'_>, flush: Place, of_disk: &impl Flushes) -> Option<bool> {
+    let inside = of_disk.inside(&request.first, INSIDE_MAX + 1);
+    if request.free == 0 || inside.len() <= request.free {
+        return Some(request.free > 0);
+    }
+    if inside.len() > INSIDE_MAX {
+        return None;
     }
     let is_own = |other: &&Candidate<'_>| {
         let around = of_disk.around(other);
         around.is_some_and(|around| around.iter().all(|one| span(one) == span(&request.first)))
     };
-    inside.iter().filter(|other| *other.0 != flush).filter(is_own).count() < request.free
+    let own = inside.iter().filter(|other| *other.0 != flush).filter(is_own).take(request.free).count();
+    Some(own < request.free)
 }
 
 fn span(candidate: &Candidate<'_>) -> SpanId {

@@ -70,7 +70,9 @@ mod clusters;
 mod disk;
 #[cfg(test)]
 mod disk_tests;
+mod flush_index;
 mod flushes;
+mod rests;
 #[cfg(test)]
 mod tests;
 mod unplaced;
@@ -328,7 +330,7 @@ impl LinkStage {
                         .iter()
                         .for_each(|bound| config.on_clock_bound.observe(bound));
                 }
-                answer_linked(numbers, &client, &server, rule.text(server.in_clusters), out);
+                answer_linked(numbers, &client, &server, rule.text(server.image.is_some()), out);
             }
             Decision::Refused(endpoint) => {
                 stats.refused += 1;

@@ -63,7 +63,7 @@ fn endpoint(n: usize, request: &Request, side: RpcSide, machine: &Machine) -> Li
         trace: TraceId(high | n as u128),
         clock: machine.clock(),
         peer: None,
-        in_clusters: false,
+        image: None,
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) struct Unplaced {
     pub(super) used: LogTime,
     /// Boot of the host: another virtual machine may have the same name after the next one.
     boot: Option<BootId>,
+    /// Image of each layer, which a snapshot changes.
+    images: BTreeMap<u32, u64>,
     /// Clusters of the guest that it has discarded not long ago.
     discards: VecDeque<(LogTime, u64, u64)>,
     /// Time until which nothing is learned, because there were too many discards.
@@ -87,10 +89,16 @@ fn on_hosts_clock(request: &LinkEndpoint) -> Option<(u64, u64)> {
 }
 
 impl Unplaced {
-    /// Notes the boot of the host, and forgets what was learned in another one.
-    pub(super) fn set_boot(&mut self, boot: BootId) {
+    /// Notes the boot of the host and the image of an operation, and forgets what was learned in another one.
+    pub(super) fn set_image(&mut self, place: Place, operation: &LinkEndpoint) {
+        let (boot, layer) = (operation.clock.source.boot, DiskRequest::from_cookie(place.0).layer());
         if self.boot != Some(boot) {
             (self.boot, self.map) = (Some(boot), ClusterMap::default());
+            self.images.clear();
+        }
+        let Some(image) = operation.image else { return };
+        if self.images.insert(layer, image).is_some_and(|before| before != image) {
+            self.map.forget_layer(layer);
         }
     }
 

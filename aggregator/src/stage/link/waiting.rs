@@ -16,6 +16,8 @@ pub(super) struct Waiting {
     pub(super) at: LogTime,
     pub(super) endpoint: Box<LinkEndpoint>,
     pub(super) state: State,
+    /// True for a server in an image with clusters of which the place was known when it arrived.
+    pub(super) had_place: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

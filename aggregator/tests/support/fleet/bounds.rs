@@ -161,7 +161,7 @@ fn endpoints() -> Bound {
         let trace = load::source(1).trace_id(span);
         TraceFragment::link_only(
             trace,
-            RemoteLink::Endpoint(LinkEndpoint { event, trace, clock, peer: None, in_clusters: false }.into()),
+            RemoteLink::Endpoint(LinkEndpoint { event, trace, clock, peer: None, image: None }.into()),
         )
     };
     let record = |n: u64| fragments(1, n * CHUNK, (n * CHUNK..(n + 1) * CHUNK).map(endpoint).collect());

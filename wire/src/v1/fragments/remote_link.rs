@@ -18,7 +18,7 @@ pub(super) fn encode_endpoint<'a>(
     endpoint: &'a LinkEndpoint,
     index: &mut impl FnMut(&'a str) -> u32,
 ) -> message::LinkEndpoint {
-    let LinkEndpoint { event, clock, peer, trace: _, in_clusters } = endpoint;
+    let LinkEndpoint { event, clock, peer, trace: _, image } = endpoint;
     let flag = |set, flag| if set { flag } else { 0 };
     message::LinkEndpoint {
         flags: flag(event.side == RpcSide::Server, SERVER)
@@ -28,7 +28,7 @@ pub(super) fn encode_endpoint<'a>(
         root: event.root.0,
         protocol: index(&event.key.protocol),
         connection: index(&event.key.connection),
-        cookie: if *in_clusters { NO_REQUEST } else { event.key.cookie },
+        cookie: if image.is_some() { NO_REQUEST } else { event.key.cookie },
         begin: event.begin.0,
         end: event.end.0,
         node: clock.source.node.0.to_be_bytes().to_vec(),
@@ -40,7 +40,8 @@ pub(super) fn encode_endpoint<'a>(
             boot: peer.boot.0.to_be_bytes().to_vec(),
             offset: write_offset(&peer.offset),
         }),
-        image_cookie: in_clusters.then_some(event.key.cookie),
+        image_cookie: image.map(|_| event.key.cookie),
+        image: image.unwrap_or_default(),
     }
 }
 
@@ -73,7 +74,7 @@ pub(super) fn decode_endpoint(
         trace,
         clock: NodeClock { source, anchor: frame::read_anchor(&endpoint.anchor) },
         peer: endpoint.peer.as_ref().map(decode_peer).transpose()?,
-        in_clusters: endpoint.image_cookie.is_some(),
+        image: endpoint.image_cookie.map(|_| endpoint.image),
     })
 }
 

@@ -62,7 +62,7 @@ prop_compose! {
 prop_compose! {
     fn endpoint()(
         span in id(), root in id(), client: bool, rule in string(), connection in string(), cookie: u64, unique: bool,
-        no_reply: bool, in_clusters: bool, ids: (u128, u128, u64), times: [u64; 5], peer in option::of(any::<(u128, u128, u64, i64, i64)>())
+        no_reply: bool, image in option::of(any::<u64>()), ids: (u128, u128, u64), times: [u64; 5], peer in option::of(any::<(u128, u128, u64, i64, i64)>())
     ) -> LinkEndpoint {
         let [begin, end, monotonic, wallclock, uncertainty] = times;
         LinkEndpoint {
@@ -82,7 +82,7 @@ prop_compose! {
             peer: peer.map(|(node, boot, at, low, high)| PeerClock {
                 node: NodeId(node), boot: BootId(boot), offset: ClockOffset { at: MonotonicNs(at), low, high },
             }),
-            in_clusters,
+            image,
         }
     }
 }
@@ -315,7 +315,7 @@ fn sample_links() -> FragmentBatch {
             fragment(
                 client_trace,
                 RemoteLink::Endpoint(
-                    LinkEndpoint { event, trace: client_trace, clock, peer: None, in_clusters: false }.into(),
+                    LinkEndpoint { event, trace: client_trace, clock, peer: None, image: None }.into(),
                 ),
             ),
             fragment(server_trace, RemoteLink::Reparented(reparented.into())),

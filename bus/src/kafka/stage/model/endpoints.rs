@@ -54,7 +54,7 @@ fn endpoint(side: RpcSide) -> RemoteLink {
     let (begin, end) = (MonotonicNs(begin), MonotonicNs(end));
     let event = RpcEndpointEvent { span, root: span, side, key, unique: true, no_reply: false, begin, end };
     let clock = NodeClock { source, anchor: ClockAnchor::NONE };
-    RemoteLink::Endpoint(Box::new(LinkEndpoint { event, trace, clock, peer: None, in_clusters: false }))
+    RemoteLink::Endpoint(Box::new(LinkEndpoint { event, trace, clock, peer: None, image: None }))
 }
 
 fn span(trace: TraceId, id: SpanId) -> Span {
