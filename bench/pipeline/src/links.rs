@@ -4,7 +4,7 @@
 //! *In*: a number of requests. *Out*: [`LinkedStats`]. *Invariant*: as in [`crate::stages`], the same input is the same
 //! work. Each request has one operation, which arrives 300 ms after it; 10,000 requests a second of one disk write
 //! ranges of 4 KiB in an area of 1 GiB. One in [`FLUSH_EVERY`] can be a flush instead: all flushes of a disk have one
-//! range, so each is compared with many others. Decoding and encoding of the records are not included.
+//! range, and are found by time. Decoding and encoding of the records are not included.
 
 use std::time::Duration;
 

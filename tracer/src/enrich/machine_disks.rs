@@ -318,6 +318,10 @@ mod tests {
         let snapshot = Image { format: None, ..below(5, &[], "qcow2") };
         let named = Image { above: vec![identity(5)], ..top() };
         assert_eq!(disks(&[named, snapshot]), [(5, root(), 0, true), (1, root(), 1, true)]);
+        // A backup has a copy of the old data above the image that the guest writes.
+        let mut written = below(2, &[1], "qcow2");
+        written.file.has_write_lock = true;
+        assert_eq!(disks(&[top(), written]), []);
         // Images in a circle, which no QEMU opens.
         assert_eq!(disks(&[below(1, &[2], "qcow2"), below(2, &[1], "qcow2")]), []);
     }

@@ -43,7 +43,7 @@ pub(super) fn may_be_rest(rest: DiskRequest, write: DiskRequest) -> bool {
     let is_next = begins && ends_at(rest, write.start) || ends && begins_at(rest, write.end());
     match rest.operation {
         DiskOperation::Read => is_next || begins && rest.start <= write.start && write.end() <= rest.end(),
-        DiskOperation::Write => is_next && begin_of(write.start) != begin_of(write.end()),
+        DiskOperation::Write => is_next && begin_of(write.start) != begin_of(write.end().saturating_sub(1)),
         _ => false,
     }
 }
@@ -101,6 +101,12 @@ mod tests {
         assert!(written([192, 256], [100, 192]) && written([128, 160], [160, 260]));
         assert!(!written([192, 256], [128, 192]) && !written([128, 160], [160, 256]));
         assert!(!written([184, 256], [100, 190]) && !written([128, 256], [100, 160]));
+        let may_be = |rest, part| may_be_rest(of(DiskOperation::Write, rest), of(DiskOperation::Write, part));
+        assert!(
+            may_be([256, 384], [100, 256])
+                && !may_be([256, 384], [128, 256])
+                && !may_be([256, 384], [248, 256])
+        );
     }
 
     #[test]
