@@ -39,6 +39,7 @@
 //! *Rejected*: a decision at once, by the clocks alone ([`super`]). It requires a bound below the length of the server's
 //! endpoint, and a write to the page cache takes 3 us.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -127,23 +128,19 @@ impl Rule {
             }
             false => "inside by both clocks",
         };
-        match self {
-            Rule::Same => format!("rule: disk, operation and range, {inside}"),
+        let what: Cow<'static, str> = match self {
+            Rule::Same => "disk, operation and range".into(),
             Rule::Merged(requests) => {
-                format!(
-                    "rule: disk and operation, ranges of {requests} guest requests, the first is the parent, {inside}"
-                )
+                format!("disk and operation, ranges of {requests} guest requests, the first is the parent")
+                    .into()
             }
-            Rule::Rounded => format!("rule: disk and operation, range rounded to whole blocks, {inside}"),
-            Rule::Part => format!("rule: disk and operation, part of the range, {inside}"),
-            Rule::Filled => {
-                format!("rule: disk, rest of a cluster of which the request writes a part, {inside}")
-            }
-            Rule::Flush(1) => format!("rule: flush of the disk, {inside}"),
-            Rule::Flush(requests) => {
-                format!("rule: flush of the disk for {requests} guest requests, {inside}")
-            }
-        }
+            Rule::Rounded => "disk and operation, range rounded to whole blocks".into(),
+            Rule::Part => "disk and operation, part of the range".into(),
+            Rule::Filled => "disk, rest of a cluster of which the request writes a part".into(),
+            Rule::Flush(1) => "flush of the disk".into(),
+            Rule::Flush(requests) => format!("flush of the disk for {requests} guest requests").into(),
+        };
+        ["rule: ", &what, ", ", inside].concat()
     }
 }
 
@@ -203,7 +200,8 @@ impl DiskRequests {
             if !was_evicted {
                 disk.forget_place(&arrival);
             }
-            let Some(waiting) = self.remove(&arrival.disk, arrival.place, arrival.side) else { continue };
+            let Some(waiting) = disk.take(arrival.place, arrival.side) else { continue };
+            self.pending -= u64::from(waiting.state.is_open());
             decide(
                 clocks,
                 match waiting.state {
@@ -296,7 +294,7 @@ impl DiskRequests {
         clocks: &mut ClockBounds,
         decide: &mut dyn FnMut(&mut ClockBounds, Decision),
     ) {
-        let Some(disk) = self.disks.get(name) else { return };
+        let Some(disk) = self.disks.get_mut(name) else { return };
         if disk.servers.get(&place).is_none_or(|server| !server.state.is_open()) {
             return;
         }
@@ -310,7 +308,6 @@ impl DiskRequests {
                 };
             }
         };
-        let Some(disk) = self.disks.get_mut(name) else { return };
         let Some(server) = disk.take_server(place) else { return };
         self.pending -= u64::from(server.state.is_open());
         let mut parent: Option<Box<LinkEndpoint>> = None;
@@ -371,12 +368,6 @@ impl DiskRequests {
                 }
             }
         }
-    }
-
-    fn remove(&mut self, disk: &str, place: Place, side: RpcSide) -> Option<Waiting> {
-        let removed = self.disks.get_mut(disk)?.take(place, side)?;
-        self.pending -= u64::from(removed.state.is_open());
-        Some(removed)
     }
 }
 
@@ -574,7 +565,9 @@ impl Disk {
 
     /// Returns whether an operation on the rest of a request's cluster waits.
     fn waits_for_rest(&self, client: Place, clocks: &ClockBounds) -> bool {
-        let Some(waiting) = self.clients.get(&client) else { return false };
+        let Some(waiting) = self.clients.get(&client).filter(|_| self.unplaced.is_some()) else {
+            return false;
+        };
         let mut rests = self.rests_of(DiskRequest::from_cookie(client.0));
         rests
             .any(|(_, server)| server.state.is_open() && clocks.contains(&waiting.endpoint, &server.endpoint))
@@ -591,6 +584,9 @@ impl Disk {
     fn choice(&self, place: Place, now: LogTime, clocks: &ClockBounds) -> Choice {
         let Some(server) = self.servers.get(&place) else { return Choice::None };
         let has_settled = |waiting: &Waiting| now.0.saturating_sub(waiting.at.0) > SETTLE_MS;
+        if !has_settled(server) {
+            return Choice::Later;
+        }
         let contains = |client: &Waiting| clocks.contains(&client.endpoint, &server.endpoint);
         let request = DiskRequest::from_cookie(place.0);
         let is_flush = request.operation == DiskOperation::Flush;
@@ -608,7 +604,7 @@ impl Disk {
             true => writes_near(&self.clients, request).filter(|(_, client)| contains(client)).collect(),
             false => Vec::new(),
         };
-        if !has_settled(server) || !candidates.iter().chain(&writes).all(|(_, client)| has_settled(client)) {
+        if !candidates.iter().chain(&writes).all(|(_, client)| has_settled(client)) {
             return Choice::Later;
         }
         if all && server.endpoint.image.is_some() {
