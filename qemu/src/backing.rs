@@ -57,28 +57,33 @@ struct Below {
     format: Option<String>,
 }
 
-/// Returns the backing file of an image: by the command line, or by the header.
+/// Returns the backing file of an image: by the command line, or by the header. After a commit the header names another
+/// file than the command line, of which the file is closed.
 fn below(process: &Path, images: &[Image], image: &Image) -> Option<Below> {
-    let position = |is_it: &dyn Fn(&Image) -> bool| images.iter().position(is_it);
-    let (number, format) = match image.naming.backing {
-        Some(node) => (position(&|other| node.is_some() && other.naming.node == node)?, None),
-        None => {
-            let backing = image.qcow2.as_ref()?.backing.as_ref()?;
-            let name = file_name(&backing.path)?;
-            let folders = [image.naming.path.as_deref().map(Path::new), Some(image.file.path.as_path())];
-            let paths = folders.into_iter().flatten().filter_map(|path| Some(path.parent()?.join(&name)));
-            let of_path = |path: &Path| match image.naming.is_named {
-                true => {
-                    let identity = identity_of(process, path)?;
-                    position(&|other| other.file.identity == identity)
-                }
-                false => position(&|other| other.file.path == path),
-            };
-            (paths.into_iter().find_map(|path| of_path(&path))?, backing.format.clone())
-        }
+    let of_node = |node: usize| images.iter().position(|other| other.naming.nodes.contains(&node));
+    let below = match image.naming.backing {
+        Some(None) => return None,
+        Some(Some(node)) => of_node(node).map(|number| Below { number, format: None }),
+        None => None,
     };
-    images.get(number).filter(|below| below.file.identity != image.file.identity)?;
-    Some(Below { number, format })
+    let below = below.or_else(|| by_header(process, images, image))?;
+    images.get(below.number).filter(|other| other.file.identity != image.file.identity)?;
+    Some(below)
+}
+
+fn by_header(process: &Path, images: &[Image], image: &Image) -> Option<Below> {
+    let backing = image.qcow2.as_ref()?.backing.as_ref()?;
+    let name = file_name(&backing.path)?;
+    let folders = [image.naming.path.as_deref().map(Path::new), Some(image.file.path.as_path())];
+    let mut paths = folders.into_iter().flatten().filter_map(|path| Some(path.parent()?.join(&name)));
+    let number = paths.find_map(|path| match image.naming.is_named {
+        true => {
+            let identity = identity_of(process, &path)?;
+            images.iter().position(|other| other.file.identity == identity)
+        }
+        false => images.iter().position(|other| other.file.path == path),
+    })?;
+    Some(Below { number, format: backing.format.clone() })
 }
 
 /// Returns the name of a file as an image has it: alone, or as a JSON object after a snapshot of a node that the command line

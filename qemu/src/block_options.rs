@@ -249,8 +249,8 @@ impl BlockOptions {
     fn add_node(&mut self, options: &OptionList, prefix: &str, outer: CacheOptions) -> Option<usize> {
         let key = |name: &str| format!("{prefix}{name}");
         let get = |name: &str| options.get(&key(name)).map(str::to_owned);
-        let is_node =
-            ["driver", "filename", "node-name"].iter().any(|name| options.get(&key(name)).is_some());
+        let names = ["driver", "filename", "node-name", "file.driver", "file.filename"];
+        let is_node = names.iter().any(|name| options.get(&key(name)).is_some());
         if !is_node || self.nodes.len() >= ENTRIES_MAX || prefix.split('.').count() > DEPTH_MAX {
             return None;
         }
@@ -290,12 +290,14 @@ impl BlockOptions {
             Some(json) => self.add_node(json, "", cache),
             None => self.add_node(&options, "file.", cache),
         };
+        let backing = get("backing").filter(|name| !name.is_empty()).map(Inner::Name);
+        let backing = backing.or_else(|| self.add_node(&options, "backing.", cache).map(Inner::Number));
         self.nodes.push(Node {
             names: ["id", "node-name"].into_iter().filter_map(get).collect(),
             driver: get("format").or_else(|| get("driver")),
             file: file.filter(|_| wraps.is_none()),
             wraps: wraps.map(Inner::Number),
-            backing: None,
+            backing,
             has_no_backing: options.is("backing", ""),
             aio: get("aio").as_deref().and_then(Aio::parse),
             cache,
@@ -416,6 +418,7 @@ mod tests {
         let backing = |of: &str| options.backing(number(of));
         assert_eq!(backing("/a"), Some(Some(number("/b"))));
         assert_eq!(["/b", "/c", "/f"].map(backing), [Some(None), None, Some(None)]);
+        assert_eq!(backing("/d"), Some(Some(number("/e"))));
     }
 
     /// Node, format, aio mode, cache mode, device and I/O threads in one text.

@@ -30,8 +30,8 @@ pub struct Image {
 pub struct Naming {
     /// Path.
     pub(crate) path: Option<String>,
-    /// Number of its node.
-    pub(crate) node: Option<usize>,
+    /// Numbers of its nodes: each image above it may have one of its own.
+    pub(crate) nodes: Vec<usize>,
     /// Number of its backing file's node, or none, if the image's header does not decide.
     pub(crate) backing: Option<Option<usize>>,
     /// True if it names the image, or one above it.

@@ -27,11 +27,9 @@ mod machines;
 mod open_files;
 mod option_list;
 mod qcow2;
-mod sockets;
 
 pub use block_options::{Aio, CacheMode, ImageOptions};
 pub use image::{Image, Naming};
 pub use machines::{Machine, images_of, is_qemu_program, machine_of, machine_of_qemu, machines, processes};
 pub use open_files::{FileIdentity, OpenFile};
 pub use qcow2::{BackingName, Qcow2Header};
-pub use sockets::machine_listening_on;

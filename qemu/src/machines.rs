@@ -93,16 +93,20 @@ pub fn images_of(root: &Path, pid: u32) -> Option<Vec<Image>> {
     let options = BlockOptions::parse(command_line(&process)?.get(1..)?);
     let named = named_files(&process, &options);
     let image = |file: OpenFile| {
-        let naming = named.get(&file.identity).map(|(path, number)| Naming {
-            path: Some((*path).to_owned()),
-            node: Some(*number),
-            backing: options.backing(*number),
-            is_named: true,
-        });
-        let options = naming.as_ref().and_then(|naming| options.of(naming.node?));
+        let nodes = named.get(&file.identity).map(Vec::as_slice).unwrap_or_default();
+        let naming = Naming {
+            path: nodes.first().map(|(path, _)| (*path).to_owned()),
+            nodes: nodes.iter().map(|(_, number)| *number).collect(),
+            backing: nodes.iter().find_map(|(_, number)| options.backing(*number)),
+            is_named: !nodes.is_empty(),
+        };
+        // A file that is a disk and a backing file is the former.
+        let mut of_nodes: Vec<_> = nodes.iter().filter_map(|(_, number)| options.of(*number)).collect();
+        of_nodes.sort_by_key(|options| options.is_backing);
+        let options = of_nodes.into_iter().next();
         let is_block_device = matches!(file.identity, FileIdentity::BlockDevice(_));
         let is_image = options.is_some() || file.has_image_lock || is_block_device;
-        is_image.then(|| Image::of(file, naming.unwrap_or_default(), options))
+        is_image.then(|| Image::of(file, naming, options))
     };
     let mut images: Vec<Image> = open_files(&process).ok()?.into_iter().filter_map(image).collect();
     note_backing_files(&process, &mut images);
@@ -115,13 +119,19 @@ fn process_folder(root: &Path, pid: u32) -> PathBuf {
 
 /// Returns names and nodes of the files that a command line names. A name is looked up in the process's
 /// own mount namespace and working folder; an absolute symbolic link leads into the caller's.
-fn named_files<'a>(process: &Path, options: &'a BlockOptions) -> HashMap<FileIdentity, (&'a str, usize)> {
-    let named = options.files().filter_map(|(name, number)| {
+fn named_files<'a>(
+    process: &Path,
+    options: &'a BlockOptions,
+) -> HashMap<FileIdentity, Vec<(&'a str, usize)>> {
+    let mut named: HashMap<FileIdentity, Vec<(&str, usize)>> = HashMap::new();
+    for (name, number) in options.files() {
         let name = name.strip_prefix("file:").unwrap_or(name);
-        let about = fs::metadata(in_root(process, Path::new(name))).ok()?;
-        Some((FileIdentity::of(&about)?, (name, number)))
-    });
-    named.collect()
+        let about = fs::metadata(in_root(process, Path::new(name)));
+        if let Some(identity) = about.ok().and_then(|about| FileIdentity::of(&about)) {
+            named.entry(identity).or_default().push((name, number));
+        }
+    }
+    named
 }
 
 /// Returns a process's arguments; none for a kernel thread or one that has ended.
@@ -263,6 +273,37 @@ mod tests {
             ["base.img", "middle.qcow2", "snapshot.qcow2"].map(format),
             [Some("raw".to_owned()), Some("qcow2".to_owned()), None]
         );
+    }
+
+    #[test]
+    fn two_disks_on_one_file_are_both_above_it() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::write(path("base.img"), [0; 4096]).unwrap();
+        let mut arguments = vec!["qemu".to_owned()];
+        for name in ["one", "two"] {
+            // The header names another file, which is not open: as after a commit.
+            fs::write(path(name), with_backing(3, "base.img", Some("raw"))).unwrap();
+            for (node, file) in [(format!("{name}-base"), "base.img"), (format!("{name}-file"), name)] {
+                let file = path(file);
+                arguments.extend([
+                    "-blockdev".to_owned(),
+                    format!("driver=file,filename={},node-name={node}", file.display()),
+                ]);
+            }
+            arguments.extend([
+                "-blockdev".to_owned(),
+                format!("driver=qcow2,file={name}-file,backing={name}-base"),
+            ]);
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let qemu = process(root.path(), 7, "/usr/bin/qemu-system-x86_64", &arguments);
+        for (number, name) in ["base.img", "one", "two"].iter().enumerate() {
+            open(&qemu, number as u32, &path(name), "flags:\t02100000\n");
+        }
+        let images = images_of(root.path(), 7).unwrap();
+        let above = images.iter().map(|image| image.above.len());
+        assert_eq!(above.collect::<Vec<_>>(), [2, 0, 0]);
     }
 
     #[test]

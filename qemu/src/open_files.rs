@@ -123,7 +123,8 @@ fn image_lock(line: &str) -> Option<RangeInclusive<u64>> {
         return None;
     }
     let first = words.nth(4)?.parse().ok()?;
-    let last = words.next().and_then(|last| last.parse().ok()).unwrap_or(first);
+    // To the end of the file: `EOF`.
+    let last = words.next()?.parse().unwrap_or(u64::MAX);
     LOCK_BYTES.contains(&first).then_some(first..=last)
 }
 
@@ -137,6 +138,7 @@ mod tests {
     fn locks_of_an_image_are_recognised() {
         let lock = |bytes| image_lock(&format!("lock:\t1: OFDLCK ADVISORY  READ -1 fe:00:10002929 {bytes}"));
         assert_eq!([lock("100 101"), lock("201 201")], [Some(100..=101), Some(201..=201)]);
+        assert_eq!([lock("100 EOF"), lock("100")], [Some(100..=u64::MAX), None]);
         for line in [
             "lock:\t1: POSIX  ADVISORY  WRITE 812 fe:00:10002929 100 101",
             "lock:\t1: OFDLCK ADVISORY  READ -1 fe:00:10002929 0 EOF",

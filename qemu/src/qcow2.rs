@@ -1,7 +1,8 @@
 //! Header of a qcow2 image.
 //!
 //! *In*: the first bytes of an image that a process has open. *Out*: the length of the guest's disk, that of a cluster,
-//! and the name of the backing file; none if the data are in another file. The format is docs/interop/qcow2.rst in QEMU.
+//! and the name of the backing file; none if the data are in another file, or
+//! if clusters are divided (subclusters). The format is docs/interop/qcow2.rst in QEMU.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,8 +16,9 @@ const START_BYTES: u64 = 8_192;
 const HEADER_BYTES: usize = 80;
 const HEADER_BYTES_V2: usize = 72;
 const FEATURES: usize = 72;
-/// Feature: the data are in another file.
+/// Features: the data are in another file; clusters have parts with places of their own.
 const EXTERNAL_DATA: u64 = 1 << 2;
+const EXTENDED_L2: u64 = 1 << 4;
 /// Exponents of cluster sizes: 512 bytes to 2 MiB.
 const CLUSTER_BITS: std::ops::RangeInclusive<u32> = 9..=21;
 /// Maximum length of the name of a backing file.
@@ -63,7 +65,7 @@ impl Qcow2Header {
         {
             return None;
         }
-        if version > 2 && long(start, FEATURES)? & EXTERNAL_DATA != 0 {
+        if version > 2 && long(start, FEATURES)? & (EXTERNAL_DATA | EXTENDED_L2) != 0 {
             return None;
         }
         let backing = backing(start, version);
@@ -124,13 +126,15 @@ pub(crate) mod tests {
         let refused = [header(4, 16), header(1, 16), header(3, 8), header(3, 22), [0; HEADER_BYTES]];
         assert_eq!(refused.map(|header| Qcow2Header::parse(&header)), [const { None }; 5]);
         assert_eq!(Qcow2Header::parse(&header(3, 16)[..79]), None);
-        let external = |version| {
-            let mut header = header(version, 16);
-            header[79] = 0x1 | EXTERNAL_DATA as u8;
-            Qcow2Header::parse(&header)
-        };
-        // An image of version 2 may have anything there.
-        assert_eq!([2, 3].map(|version| external(version).is_some()), [true, false]);
+        for feature in [EXTERNAL_DATA, EXTENDED_L2] {
+            let with_feature = |version| {
+                let mut header = header(version, 16);
+                header[79] = 0x1 | feature as u8;
+                Qcow2Header::parse(&header)
+            };
+            // An image of version 2 may have anything there.
+            assert_eq!([2, 3].map(|version| with_feature(version).is_some()), [true, false]);
+        }
     }
 
     /// Returns an image's first bytes with a backing file, and with an extension of 5 bytes before that of its format.

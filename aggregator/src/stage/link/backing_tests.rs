@@ -32,6 +32,9 @@ impl Images {
 
     /// Returns QEMU's operations for a request, in order.
     fn operations(&mut self, range: DiskRequest) -> Vec<DiskRequest> {
+        if let Some(merged) = self.merged(range) {
+            return merged;
+        }
         let mut operations: Vec<DiskRequest> = Vec::new();
         for cluster in clusters(range) {
             let whole = DiskRequest { start: cluster * CLUSTER, length: CLUSTER as u32, ..range };
@@ -81,6 +84,27 @@ impl Images {
             }
         }
         operations
+    }
+
+    /// Returns the operations for a short write in two new clusters that follow each other in the image: QEMU reads and
+    /// writes both at once.
+    fn merged(&mut self, range: DiskRequest) -> Option<Vec<DiskRequest>> {
+        let (first, last) = (*clusters(range).start(), *clusters(range).end());
+        let are_new =
+            [first, last].iter().all(|one| !self.written.contains_key(one) && !self.zero.contains(one));
+        let follow = (self.place)(last) == (self.place)(first) + 1;
+        if range.operation != DiskOperation::Write
+            || range.length > 32
+            || last != first + 1
+            || !are_new
+            || !follow
+        {
+            return None;
+        }
+        self.written.extend([first, last].map(|cluster| (cluster, (self.place)(cluster))));
+        let both = |start, operation| DiskRequest { operation, start, length: 2 * CLUSTER as u32 };
+        let read = self.below(both(first * CLUSTER, DiskOperation::Read));
+        Some(vec![read, both((self.place)(first) * CLUSTER, DiskOperation::Write)])
     }
 
     /// Returns what QEMU reads of the backing file to write a part of a new cluster.

@@ -7,8 +7,8 @@
 //!
 //! *Invariant*: no two flushes are missing of which the clocks allow that one is inside the other. The guest's agent knows
 //! the host's clock by pings, within bounds that each client carries. So a client has a window of the host's time, and a
-//! server inside the client is inside the window. A server of another boot of the host, and a client without such bounds,
-//! are inside nothing.
+//! server inside the client is inside the window. A server of another boot of the host is inside none.
+//! *Precondition*: each client carries such bounds, as [`disk_clients`](crate::trace::Trace::disk_clients) sees to.
 
 use std::collections::BTreeSet;
 
@@ -20,6 +20,9 @@ use super::waiting::Place;
 
 /// Longest window that is found by its begin, in ns. Longer ones are few, and are all looked at.
 const LONG: u64 = 100_000_000;
+
+/// Maximum number of those.
+const LONG_MAX: usize = 1_024;
 
 /// Places by the host's clock and a time of it.
 type ByTime = BTreeSet<(Clock, u64, Place)>;
@@ -53,6 +56,11 @@ impl FlushIndex {
         if let Some((clock, begin, end)) = window(client) {
             self.by_length(end.saturating_sub(begin)).remove(&(clock, begin, place));
         }
+    }
+
+    /// Returns whether there are too many long clients to look at all of them.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.long.len() > LONG_MAX
     }
 
     fn by_length(&mut self, length: u64) -> &mut ByTime {

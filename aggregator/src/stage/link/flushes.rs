@@ -14,8 +14,8 @@
 //! Several requests claim one flush only if they were issued at the same moment: the guest's block layer serves them
 //! with one. An image with clusters may be flushed several times for a request, so there a request claims all that fit.
 //!
-//! A request inside which more than [`INSIDE_MAX`] flushes may be leaves a choice for all of them: each would be compared with
-//! each.
+//! A request inside which more than [`INSIDE_MAX`] flushes may be leaves a choice for all of them, and so does a flush in more
+//! requests: each would be compared with each.
 //!
 //! *Limit*: each flush is taken for one of the recorded requests. If a request that is not recorded flushes while a write
 //! is in progress, and QEMU had nothing to flush for that write, its flush is the write's. A filter of the guest's agent
@@ -37,9 +37,8 @@ pub(super) trait Flushes {
     /// Returns up to this number of the flushes of QEMU that may be inside a request.
     fn inside<'a>(&'a self, request: &Candidate<'a>, max: usize) -> Vec<Candidate<'a>>;
 
-    /// Returns the guest's requests that may contain a flush of QEMU, one entry for each endpoint; none if others may
-    /// still arrive.
-    fn around<'a>(&'a self, flush: &Candidate<'a>) -> Option<Vec<Candidate<'a>>>;
+    /// Returns whether a flush of QEMU can be of no other request. False if others may still arrive.
+    fn can_only_be_of(&self, flush: &Candidate<'_>, request: SpanId) -> bool;
 }
 
 /// Endpoints of one request.
@@ -57,6 +56,9 @@ pub(super) fn claimants(
     in_clusters: bool,
     of_disk: &impl Flushes,
 ) -> Option<Vec<Place>> {
+    if candidates.len() > INSIDE_MAX {
+        return None;
+    }
     let mut requests = by_request(candidates);
     if !in_clusters {
         let mut with_room = Vec::new();
@@ -93,16 +95,13 @@ fn by_request<'a>(candidates: &[Candidate<'a>]) -> Vec<Request<'a>> {
 /// there are too many.
 fn has_room(request: &Request<'_>, flush: Place, of_disk: &impl Flushes) -> Option<bool> {
     let inside = of_disk.inside(&request.first, INSIDE_MAX + 1);
-    if request.free == 0 || inside.len() <= request.free {
+    if request.free == 0 || inside.len() <= request.free.min(INSIDE_MAX) {
         return Some(request.free > 0);
     }
     if inside.len() > INSIDE_MAX {
         return None;
     }
-    let is_own = |other: &&Candidate<'_>| {
-        let around = of_disk.around(other);
-        around.is_some_and(|around| around.iter().all(|one| span(one) == span(&request.first)))
-    };
+    let is_own = |other: &&Candidate<'_>| of_disk.can_only_be_of(other, span(&request.first));
     let own = inside.iter().filter(|other| *other.0 != flush).filter(is_own).take(request.free).count();
     Some(own < request.free)
 }

@@ -63,6 +63,7 @@
 
 #[cfg(test)]
 mod backing_tests;
+mod choice;
 pub mod clock_bounds;
 #[cfg(test)]
 mod cluster_tests;
@@ -72,7 +73,10 @@ mod disk;
 mod disk_tests;
 mod flush_index;
 mod flushes;
+mod of_disk;
+mod ranges;
 mod rests;
+mod rule;
 #[cfg(test)]
 mod tests;
 mod unplaced;
@@ -93,7 +97,8 @@ use super::observer::Observer;
 use super::sequence::SequenceNumbers;
 use super::snapshot::{self, SnapshotError};
 use clock_bounds::{ClockBound, ClockBounds, Containment};
-use disk::{Decision, DiskRequests, Rule};
+use disk::{Decision, DiskRequests};
+use rule::Rule;
 
 /// Maximum number of waiting endpoints, 82 MiB (`cargo xtask bench fleet`). Beyond it the one that has waited longest is
 /// given up.

@@ -4,8 +4,8 @@
 //! one is, or may be, on the rest of the other's cluster.
 //!
 //! If the image does not have the cluster, QEMU reads the rest from the backing file and writes it with the part
-//! (`perform_cow` in QEMU's block/qcow2-cluster.c). It reads the whole cluster if there is a rest on both sides of a part
-//! of up to 16 KiB. It writes the rest on its own if the request begins before the new clusters, or ends behind them.
+//! (`perform_cow` in QEMU's block/qcow2-cluster.c). It reads all of one or two clusters if there is a rest on both sides of
+//! a part of up to 16 KiB. It writes the rest on its own if the request begins before the new clusters, or ends behind them.
 //!
 //! *Invariant*: a rest is within a cluster of 64 KiB in which the write begins or ends, and it is next to the write or
 //! around it. In an image with larger clusters a rest may be longer. So a link is made only by [`is_rest`], and another
@@ -28,7 +28,8 @@ pub(super) fn is_rest(rest: DiskRequest, write: DiskRequest) -> bool {
     match rest.operation {
         DiskOperation::Read => {
             let is_inside = rest.start < write.start && write.end() < rest.end();
-            let is_whole = rest.start == first && u64::from(rest.length) == CLUSTER;
+            let end = begin_of(write.end().saturating_sub(1)) + CLUSTER;
+            let is_whole = rest.start == first && rest.end() == end;
             is_before || is_behind || is_whole && is_inside && write.length <= AROUND_MAX
         }
         // A write within one cluster is written with the rest.
@@ -86,6 +87,7 @@ mod tests {
         assert!(read([128, 160], [160, 256]) && read([192, 256], [128, 192]) && read([128, 256], [160, 168]));
         // QEMU rounds to blocks, and the part may have parts of other clusters.
         assert!(read([128, 168], [161, 400]) && read([184, 256], [1, 190]));
+        assert!(read([128, 384], [250, 260]) && !read([128, 384], [128, 260]));
         // Other clusters, a part of the rest, no rest, a long part in the middle.
         assert!(
             !read([0, 160], [160, 256]) && !read([192, 384], [128, 192]) && !read([128, 384], [160, 168])

@@ -47,7 +47,7 @@ pub(super) struct Unplaced {
     /// Boot of the host: another virtual machine may have the same name after the next one.
     boot: Option<BootId>,
     /// Image of each layer, which a snapshot changes.
-    images: BTreeMap<u32, u64>,
+    images: BTreeMap<u32, CurrentImage>,
     /// Clusters of the guest that it has discarded not long ago.
     discards: VecDeque<(LogTime, u64, u64)>,
     /// Time until which nothing is learned, because there were too many discards.
@@ -65,6 +65,15 @@ pub(super) struct Unplaced {
     slow: BTreeSet<Place>,
     /// Cookies in the guest's disk of waiting operations that have a place, by number.
     placed: BTreeMap<u64, u64>,
+}
+
+/// Image of a layer.
+#[derive(Debug, Serialize, Deserialize)]
+struct CurrentImage {
+    image: u64,
+    /// The one before, of which operations can still arrive, and when it was replaced.
+    before: Option<u64>,
+    replaced: LogTime,
 }
 
 /// Returns the cookies under which QEMU's operation for a request may be found: its range and, for a write, whole clusters.
@@ -89,17 +98,35 @@ fn on_hosts_clock(request: &LinkEndpoint) -> Option<(u64, u64)> {
 }
 
 impl Unplaced {
-    /// Notes the boot of the host and the image of an operation, and forgets what was learned in another one.
-    pub(super) fn set_image(&mut self, place: Place, operation: &LinkEndpoint) {
+    /// Notes the boot of the host and the image of an operation, and forgets what was learned in another one. Returns false
+    /// for an operation of an image that was replaced.
+    pub(super) fn set_image(&mut self, place: Place, operation: &LinkEndpoint, now: LogTime) -> bool {
         let (boot, layer) = (operation.clock.source.boot, DiskRequest::from_cookie(place.0).layer());
         if self.boot != Some(boot) {
             (self.boot, self.map) = (Some(boot), ClusterMap::default());
             self.images.clear();
         }
-        let Some(image) = operation.image else { return };
-        if self.images.insert(layer, image).is_some_and(|before| before != image) {
-            self.map.forget_layer(layer);
+        let Some(image) = operation.image else { return true };
+        let first = CurrentImage { image, before: None, replaced: now };
+        let current = self.images.entry(layer).or_insert(first);
+        if current.image == image {
+            return true;
         }
+        let is_recent = now.0.saturating_sub(current.replaced.0) <= DISCARD_MS;
+        if is_recent && current.before == Some(image) {
+            return false;
+        }
+        *current = CurrentImage { image, before: Some(current.image), replaced: now };
+        self.map.forget_layer(layer);
+        let is_of_layer = |place: &Place| DiskRequest::from_cookie(place.0).layer() == layer;
+        self.by_offset.retain(|(_, _, place)| !is_of_layer(place));
+        self.by_cluster.retain(|(_, place)| !is_of_layer(place));
+        true
+    }
+
+    /// Adds an operation that gets no place.
+    pub(super) fn add_without_place(&mut self, place: Place, operation: Waiting) {
+        self.operations.insert(place, operation);
     }
 
     /// Forgets the places of clusters that the guest discards.

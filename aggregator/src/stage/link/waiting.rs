@@ -4,6 +4,9 @@ use blkkin_wire::remote_link::LinkEndpoint;
 use blkkin_wire::stage::LogTime;
 use serde::{Deserialize, Serialize};
 
+/// Time in ms of the log for which an endpoint waits for others that could take part. With a choice it waits twice.
+pub(super) const SETTLE_MS: u64 = 2_000;
+
 /// Cookie and number of arrival.
 pub(super) type Place = (u64, u64);
 
@@ -18,6 +21,22 @@ pub(super) struct Waiting {
     pub(super) state: State,
     /// True for a server in an image with clusters of which the place was known when it arrived.
     pub(super) had_place: bool,
+}
+
+impl Waiting {
+    /// Returns whether no other endpoint that takes part is on its way.
+    pub(super) fn has_settled(&self, now: LogTime) -> bool {
+        self.has_waited(now, SETTLE_MS)
+    }
+
+    /// Returns whether others have had the time to show more.
+    pub(super) fn has_waited_twice(&self, now: LogTime) -> bool {
+        self.has_waited(now, 2 * SETTLE_MS)
+    }
+
+    fn has_waited(&self, now: LogTime, ms: u64) -> bool {
+        now.0.saturating_sub(self.at.0) > ms
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

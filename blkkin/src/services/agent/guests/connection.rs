@@ -93,7 +93,7 @@ pub(super) fn serve(path: &Path, hub: &Hub) {
 
 /// Serves a connection to its end; returns the pause before the next one.
 fn connected(path: &Path, stream: UnixStream, hub: &Hub) -> Duration {
-    let machine = machine_of(path, &stream);
+    let machine = machine_of(&stream);
     let name = machine.as_ref().and_then(|machine| machine.name.as_ref());
     let name = name.map(|name| format!(": virtual machine `{name}`")).unwrap_or_default();
     info!("guest of {} is connected{name}", path.display());
@@ -115,15 +115,13 @@ fn connected(path: &Path, stream: UnixStream, hub: &Hub) -> Duration {
     }
 }
 
-/// Returns the virtual machine whose QEMU process listens on the socket: the process that opened it, or the one to which
-/// libvirt handed it over.
-fn machine_of(path: &Path, stream: &UnixStream) -> Option<Machine> {
-    let root = Path::new("/");
-    let opened = listening_process(stream).and_then(|pid| blkkin_qemu::machine_of(root, pid));
-    opened.or_else(|| blkkin_qemu::machine_listening_on(root, path))
+/// Returns the virtual machine whose QEMU process listens on the socket. QEMU begins to listen again on one that libvirt
+/// opened and handed over. None if another process listens.
+fn machine_of(stream: &UnixStream) -> Option<Machine> {
+    blkkin_qemu::machine_of(Path::new("/"), listening_process(stream)?)
 }
 
-/// Returns the process that opened the socket at the other end; none if it is in a PID namespace that this one does not see.
+/// Returns the process that listens at the other end; none if it is in a PID namespace that this one does not see.
 fn listening_process(stream: &UnixStream) -> Option<u32> {
     let credentials = peer_credentials(stream)?;
     u32::try_from(credentials.pid).ok().filter(|pid| *pid != 0)
