@@ -1,8 +1,9 @@
 //! Links requests of guests to the operations of QEMU that serve them.
 //!
-//! *In*: endpoints whose keys are requests to a virtual machine's disk ([`DiskRequest`]): of the guest (client) and
-//! of QEMU (server). A guest's write with flushes has an endpoint for each of them. *Out*: for each server endpoint,
-//! its client and the rule, or that it has none.
+//! *In*: endpoints whose keys are requests to a virtual machine's disk
+//! ([`DiskRequest`](blkkin_wire::disk_request::DiskRequest)): of the guest (client) and of QEMU (server). A guest's write with flushes has an endpoint for each of them. *Out*: for each server endpoint,
+//! its client and the rule, or that it has none. This module has the order of decisions; `of_disk.rs` has the endpoints of a
+//! disk, and `choice.rs` decides about one server.
 //!
 //! *Invariant*: a server endpoint is linked only to a client of the same disk and operation whose range and time
 //! contain its own. If the endpoints leave a choice, none of them is linked.
@@ -19,7 +20,7 @@
 //! | several operations for one request | one client's range contains the server's |
 //! | an operation on whole blocks of the image's device, for a request of a part | one client's range, rounded to blocks of 4,096 bytes, is the server's |
 //! | an operation on the rest of a new cluster of which a request writes a part: a read of the backing file, or a write | the only request that it can be for |
-//! | a flush | the only client that it can be of, or several that were issued at the same moment ([`flushes`]) |
+//! | a flush | the only client that it can be of, or several that were issued at the same moment (`flushes.rs`) |
 //!
 //! # When
 //!
@@ -27,12 +28,13 @@
 //! its way. Guest and host send their records once a second. If the endpoints leave a choice then, they wait as long
 //! again, because other pairs may bound the clocks further meanwhile; only then they are refused. An endpoint that
 //! arrives later finds no choice that was not there, unless one of the others was lost: a wrong link takes two lost
-//! endpoints of two requests for the same range within the bound of the clocks.
+//! endpoints of two requests for the same range within the bound of the clocks. On the rest of a cluster (`rests.rs`) it takes
+//! one: of a neighbour's request.
 //!
 //! # Images with clusters
 //!
-//! In a qcow2 image a byte of the guest's disk may be anywhere. [`Unplaced`] learns from pairs without another candidate
-//! where. Then the operation has the range of the guest's disk, and the rules above apply. It may also be a request's
+//! In a qcow2 image a byte of the guest's disk may be anywhere. `unplaced.rs` learns from pairs without another
+//! candidate where. Then the operation has the range of the guest's disk, and the rules above apply. It may also be a request's
 //! range rounded to whole clusters, where QEMU fills up a new one. An operation of which the place stays unknown is linked
 //! to nothing.
 //!

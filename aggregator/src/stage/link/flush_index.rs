@@ -8,6 +8,7 @@
 //! *Invariant*: no two flushes are missing of which the clocks allow that one is inside the other. The guest's agent knows
 //! the host's clock by pings, within bounds that each client carries. So a client has a window of the host's time, and a
 //! server inside the client is inside the window. A server of another boot of the host is inside none.
+//!
 //! *Precondition*: each client carries such bounds, as [`disk_clients`](crate::trace::Trace::disk_clients) sees to.
 
 use std::collections::BTreeSet;
