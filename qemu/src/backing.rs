@@ -1,8 +1,8 @@
 //! Finds which image of a process is the backing file of which other one.
 //!
 //! *In*: the images that the process has open, some of them with the header of a qcow2 image or with options of the
-//! command line. *Out*: in each image, the
-//! images above it; and the format and header of those that only another image names.
+//! command line. *Out*: in each image, the images above it; and the format and header of those that only another image
+//! names.
 //!
 //! *Invariant*: an image is below another one only if the command line has it so, or if it has nothing about that and the
 //! other's header names it; and if the process has both open.
@@ -13,11 +13,9 @@
 //! raw disk that was attached later. So its name of a backing file is compared with the paths of open images, and is
 //! not looked up. At most the guest makes its own disks look like one.
 
-use std::fs;
 use std::path::Path;
 
-use crate::image::{Image, in_root};
-use crate::open_files::FileIdentity;
+use crate::image::{Image, identity_of};
 use crate::option_list::OptionList;
 
 /// Maximum number of images of a process that are compared with each other.
@@ -94,11 +92,6 @@ fn file_name(name: &str) -> Option<String> {
     };
     let options = OptionList::json(json);
     ["file.filename", "filename"].iter().find_map(|key| options.get(key)).map(str::to_owned)
-}
-
-/// Returns the identity of a file as the process would open it.
-fn identity_of(process: &Path, path: &Path) -> Option<FileIdentity> {
-    FileIdentity::of(&fs::metadata(in_root(process, path)).ok()?)
 }
 
 #[cfg(test)]

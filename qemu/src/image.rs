@@ -2,7 +2,8 @@
 //!
 //! *In*: an open file, and what the command line has about it. *Out*: its format and, for qcow2, its header.
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
 use crate::block_options::ImageOptions;
 use crate::open_files::{FileIdentity, OpenFile};
@@ -60,10 +61,12 @@ impl Image {
     }
 }
 
-/// Returns the path below /proc of a path that a process uses.
-pub(crate) fn in_root(process: &Path, path: &Path) -> PathBuf {
-    match path.strip_prefix("/") {
+/// Returns the identity of a file by a path that a process uses: in its own mount namespace and working folder. An absolute
+/// symbolic link leads into the caller's.
+pub(crate) fn identity_of(process: &Path, path: &Path) -> Option<FileIdentity> {
+    let path = match path.strip_prefix("/") {
         Ok(absolute) => process.join("root").join(absolute),
         Err(_) => process.join("cwd").join(path),
-    }
+    };
+    FileIdentity::of(&fs::metadata(path).ok()?)
 }

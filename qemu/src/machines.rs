@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use crate::backing::note_backing_files;
 use crate::block_options::BlockOptions;
-use crate::image::{Image, Naming, in_root};
+use crate::image::{Image, Naming, identity_of};
 use crate::open_files::{FileIdentity, OpenFile, open_files};
 use crate::option_list::{OptionList, option_name};
 
@@ -117,8 +117,7 @@ fn process_folder(root: &Path, pid: u32) -> PathBuf {
     root.join("proc").join(pid.to_string())
 }
 
-/// Returns names and nodes of the files that a command line names. A name is looked up in the process's
-/// own mount namespace and working folder; an absolute symbolic link leads into the caller's.
+/// Returns names and nodes of the files that a command line names.
 fn named_files<'a>(
     process: &Path,
     options: &'a BlockOptions,
@@ -126,8 +125,7 @@ fn named_files<'a>(
     let mut named: HashMap<FileIdentity, Vec<(&str, usize)>> = HashMap::new();
     for (name, number) in options.files() {
         let name = name.strip_prefix("file:").unwrap_or(name);
-        let about = fs::metadata(in_root(process, Path::new(name)));
-        if let Some(identity) = about.ok().and_then(|about| FileIdentity::of(&about)) {
+        if let Some(identity) = identity_of(process, Path::new(name)) {
             named.entry(identity).or_default().push((name, number));
         }
     }

@@ -7,7 +7,9 @@ use blkkin_wire::stage::LogTime;
 use super::clock_bounds::ClockBounds;
 use super::flushes::{self, Flushes};
 use super::of_disk::{Disk, may_be_on_a_rest};
-use super::ranges::{filled_up, is_rounded, is_tiled, is_within, of_range, overlapping, writes_near};
+use super::ranges::{
+    beginning_in, filled_up, is_rounded, is_tiled, is_within, of_range, overlapping, writes_near,
+};
 use super::rests::is_rest;
 use super::rule::Rule;
 use super::waiting::{Candidate, Place, State, Waiting};
@@ -106,13 +108,9 @@ impl Disk {
 
     /// Returns whether the guest discards a part of a server's range meanwhile: QEMU may write zeroes there.
     fn is_discarded(&self, place: Place, range: DiskRequest, clocks: &ClockBounds) -> bool {
-        let at = |start: u64| {
-            let start = start.min(DiskRequest::START_MAX);
-            (DiskRequest { operation: DiskOperation::Discard, start, length: 0 }.cookie(), 0)
-        };
         self.servers.get(&place).is_some_and(|server| {
             // A discard may be longer than any other request.
-            let mut discards = self.clients.range(at(0)..at(range.end()));
+            let mut discards = beginning_in(&self.clients, DiskOperation::Discard, 0..range.end());
             discards.any(|(discard, client)| {
                 DiskRequest::from_cookie(discard.0).end() > range.start
                     && clocks.contains(&client.endpoint, &server.endpoint)
@@ -160,7 +158,7 @@ impl Disk {
         servers.filter(|(_, server)| clocks.contains(&client.endpoint, &server.endpoint))
     }
 
-    /// Iterates over the guest's flushes in whose time one of QEMU's may be.
+    /// Iterates over the guest's flushes that one of QEMU's may be inside of.
     fn flushes_around<'a>(
         &'a self,
         server: &'a Waiting,

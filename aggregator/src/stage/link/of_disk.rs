@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::clock_bounds::ClockBounds;
 use super::clusters::Pair;
 use super::flush_index::FlushIndex;
-use super::ranges::{of_range, overlapping};
+use super::ranges::{beginning_in, of_range, overlapping};
 use super::rests::{begins_of_rests, is_rest};
 use super::unplaced::Unplaced;
 use super::waiting::{Candidate, Place, State, Waiting};
@@ -214,12 +214,7 @@ impl Disk {
         let begins = operations.iter().flat_map(move |operation| {
             begins_of_rests(client).into_iter().map(move |begins| (*operation, begins))
         });
-        let near = begins.flat_map(move |(operation, begins)| {
-            let at = |start: u64| {
-                DiskRequest { operation, start: start.min(DiskRequest::START_MAX), length: 0 }.cookie()
-            };
-            self.servers.range((at(*begins.start()), 0)..(at(begins.end() + 1), 0))
-        });
+        let near = begins.flat_map(|(operation, begins)| beginning_in(&self.servers, operation, begins));
         near.filter(move |(place, server)| {
             may_be_on_a_rest(server) && is_rest(DiskRequest::from_cookie(place.0), client)
         })
@@ -240,18 +235,14 @@ pub(super) fn is_flush(place: Place) -> bool {
     DiskRequest::from_cookie(place.0).operation == DiskOperation::Flush
 }
 
-/// Returns whether an operation is on a backing file.
-pub(super) fn is_of_backing_file(server: &Waiting) -> bool {
-    let range = DiskRequest::from_cookie(server.endpoint.event.key.cookie);
-    server.endpoint.image.is_some() && range.layer() > 0
-}
-
 /// Returns whether an operation may be on the rest of a cluster: a read of a backing file, or a write of a cluster that had no
 /// place yet.
 pub(super) fn may_be_on_a_rest(server: &Waiting) -> bool {
-    match DiskRequest::from_cookie(server.endpoint.event.key.cookie).operation {
-        DiskOperation::Read => is_of_backing_file(server),
-        DiskOperation::Write => server.endpoint.image.is_some() && !server.had_place,
-        _ => false,
-    }
+    let range = DiskRequest::from_cookie(server.endpoint.event.key.cookie);
+    server.endpoint.image.is_some()
+        && match range.operation {
+            DiskOperation::Read => range.layer() > 0,
+            DiskOperation::Write => !server.had_place,
+            _ => false,
+        }
 }

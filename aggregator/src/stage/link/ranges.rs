@@ -1,17 +1,16 @@
 //! Ranges of requests to a disk, and the waiting endpoints that have them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
 
 use super::clusters::CLUSTER;
-use super::rests::may_be_rest;
+use super::rests::{BLOCK, may_be_rest};
 use super::waiting::{Candidate, Place, Waiting};
 
 /// Maximum length of a guest's request that QEMU splits, in sectors: 8 MiB. Linux' default maximum is 4 MiB.
 const SPLIT_MAX: u64 = 16_384;
-/// Sectors of the largest block to which QEMU rounds a request for direct I/O.
-const BLOCK: u64 = 8;
 
 /// Iterates over the guest's writes of which an operation may be on the rest of a cluster.
 pub(super) fn writes_near(
@@ -37,10 +36,22 @@ pub(super) fn overlapping(
     of: &BTreeMap<Place, Waiting>,
     request: DiskRequest,
 ) -> impl Iterator<Item = Candidate<'_>> {
-    let first = DiskRequest { start: request.start.saturating_sub(SPLIT_MAX), length: 0, ..request };
-    let last = DiskRequest { start: request.end().min(DiskRequest::START_MAX), length: 0, ..request };
+    let begins = request.start.saturating_sub(SPLIT_MAX)..request.end();
     let overlaps = move |place: &Place| DiskRequest::from_cookie(place.0).end() > request.start;
-    of.range((first.cookie(), 0)..(last.cookie(), 0)).filter(move |(place, _)| overlaps(place))
+    beginning_in(of, request.operation, begins).filter(move |(place, _)| overlaps(place))
+}
+
+/// Iterates over the endpoints of this operation that begin in a range of sectors.
+pub(super) fn beginning_in(
+    of: &BTreeMap<Place, Waiting>,
+    operation: DiskOperation,
+    begins: Range<u64>,
+) -> impl Iterator<Item = Candidate<'_>> {
+    let at = |start: u64| {
+        let start = start.min(DiskRequest::START_MAX);
+        (DiskRequest { operation, start, length: 0 }.cookie(), 0)
+    };
+    of.range(at(begins.start)..at(begins.end))
 }
 
 pub(super) fn is_within(inner: DiskRequest, outer: DiskRequest) -> bool {

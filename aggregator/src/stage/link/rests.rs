@@ -11,12 +11,14 @@
 //! around it. In an image with larger clusters a rest may be longer. So a link is made only by [`is_rest`], and another
 //! link is in doubt by [`may_be_rest`].
 
+use std::ops::Range;
+
 use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
 
 use super::clusters::CLUSTER;
 
-/// Sectors to which QEMU rounds what it reads.
-const BLOCK: u64 = 8;
+/// Sectors of the largest block to which QEMU rounds a request for direct I/O.
+pub(super) const BLOCK: u64 = 8;
 /// Sectors of the longest part around which QEMU reads the whole cluster.
 const AROUND_MAX: u32 = 32;
 
@@ -50,9 +52,9 @@ pub(super) fn may_be_rest(rest: DiskRequest, write: DiskRequest) -> bool {
 }
 
 /// Returns the first sectors that a rest of a write's cluster may have, as ranges.
-pub(super) fn begins_of_rests(write: DiskRequest) -> [std::ops::RangeInclusive<u64>; 2] {
+pub(super) fn begins_of_rests(write: DiskRequest) -> [Range<u64>; 2] {
     let first = begin_of(write.start);
-    [first..=first, write.end().saturating_sub(BLOCK - 1)..=write.end()]
+    [first..first + 1, write.end().saturating_sub(BLOCK - 1)..write.end() + 1]
 }
 
 fn begin_of(sector: u64) -> u64 {
