@@ -130,11 +130,14 @@ fn each_request_of_a_disk_is_counted_with_its_time() {
         // The file's first write after it was mounted changes its inode too.
         let direct = fio.parse_report().requests;
         assert!((direct..direct + 8).contains(&sum(&by_fio, "requests")), "{direct}: {by_fio:#?}");
-        // The kernel's time begins when the request is allocated. It has ms, summed from ns.
+        // The kernel's time begins when the request is allocated, and ends after the request's bios and the programs of
+        // both processes (once 4.1 µs later for each request). It has ms, summed from ns.
         let own = sum(&rows, "queue_ns") + sum(&rows, "device_ns");
         let kernels = (counted[3] + counted[7]) * 1_000_000;
-        println!("ns of requests by blkkin top and by the kernel: {own} and {kernels}");
-        assert!(own.abs_diff(kernels) <= kernels / 10 + 2_000_000, "{own} and {kernels}");
+        println!("ns of {found} requests by blkkin top and by the kernel: {own} and {kernels}");
+        let rounded = kernels / 10 + 2_000_000;
+        assert!(own <= kernels + rounded, "{own} and {kernels}");
+        assert!(kernels <= own + rounded + 10_000 * found, "{own} and {kernels}, {found} requests");
         if is_same_as(&rows, &trace, &disk) {
             return;
         }
