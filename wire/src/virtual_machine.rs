@@ -32,6 +32,8 @@ pub struct VirtualMachineEvent {
     pub uuid: Arc<str>,
     /// Disks with images that the process has open. Empty for the node itself.
     pub disks: Vec<MachineDisk>,
+    /// Disks that an NBD server has, once for each connection to it. Empty for the node itself.
+    pub nbd_disks: Vec<NbdDisk>,
     /// For the node itself: its process on the host, if the host's agent knows it.
     pub host: Option<Box<HostProcess>>,
 }
@@ -50,6 +52,15 @@ pub struct MachineDisk {
     pub in_clusters: bool,
     /// 0 for the image that the guest writes, 1 for its backing file, 2 for the backing file of that one.
     pub layer: u32,
+}
+
+/// Disk of a virtual machine that QEMU reads and writes over NBD, with the guest's bytes at the guest's offsets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NbdDisk {
+    /// Name that guest and host have for it, as in [`MachineDisk::disk`].
+    pub disk: Box<str>,
+    /// Name of the connection ([`RpcKey::connection`](crate::remote_link::RpcKey::connection)).
+    pub connection: Box<str>,
 }
 
 /// Process that runs the node's virtual machine, on its host.
@@ -72,7 +83,7 @@ impl VirtualMachineEvent {
     /// Creates an event without disks and host.
     pub fn bare(time: MonotonicNs, pid: Pid, name: &str, uuid: &str) -> Self {
         let (name, uuid) = (name.into(), uuid.into());
-        VirtualMachineEvent { time, pid, name, uuid, disks: Vec::new(), host: None }
+        VirtualMachineEvent { time, pid, name, uuid, disks: Vec::new(), nbd_disks: Vec::new(), host: None }
     }
 
     /// Returns whether the event is of the node, and not of one of its processes.

@@ -702,6 +702,8 @@ pub struct VirtualMachineEvent {
     pub cluster_disks: ::prost::alloc::vec::Vec<MachineDisk>,
     #[prost(message, repeated, tag = "9")]
     pub backing_files: ::prost::alloc::vec::Vec<BackingFile>,
+    #[prost(message, repeated, tag = "10")]
+    pub nbd_disks: ::prost::alloc::vec::Vec<NbdDisk>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MachineDisk {
@@ -720,6 +722,13 @@ pub struct BackingFile {
     pub layer: u32,
     #[prost(bool, tag = "3")]
     pub in_clusters: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NbdDisk {
+    #[prost(string, tag = "1")]
+    pub disk: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub connection: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostProcess {

@@ -26,7 +26,7 @@ use crate::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use crate::span::SpanKind;
 use crate::syscalls::SyscallId;
 use crate::thread_attributes::{ThreadAttribute, ThreadAttributes};
-use crate::virtual_machine::{HostProcess, MachineDisk, VirtualMachineEvent};
+use crate::virtual_machine::{HostProcess, MachineDisk, NbdDisk, VirtualMachineEvent};
 use golden::sample_batch;
 use strategies::batch;
 

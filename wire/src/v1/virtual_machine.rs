@@ -8,13 +8,13 @@ use prost::Message as _;
 
 use super::message::{
     BackingFile, ClockOffset as OffsetMessage, EventBatch, HostProcess as HostMessage,
-    MachineDisk as DiskMessage, VirtualMachineEvent as Message,
+    MachineDisk as DiskMessage, NbdDisk as NbdDiskMessage, VirtualMachineEvent as Message,
 };
 use super::{Malformed, frame};
 use crate::clock::{ClockOffset, MonotonicNs};
 use crate::event::LayerEvent;
 use crate::ids::{DeviceId, Pid};
-use crate::virtual_machine::{HostProcess, MachineDisk, VirtualMachineEvent};
+use crate::virtual_machine::{HostProcess, MachineDisk, NbdDisk, VirtualMachineEvent};
 
 /// Encodes an event that follows `before` other events.
 pub(super) fn write(event: &VirtualMachineEvent, before: usize) -> Message {
@@ -31,6 +31,7 @@ pub(super) fn write(event: &VirtualMachineEvent, before: usize) -> Message {
         disks: of_kind(false),
         cluster_disks: of_kind(true),
         backing_files: event.disks.iter().filter(|disk| disk.layer > 0).map(write_backing_file).collect(),
+        nbd_disks: event.nbd_disks.iter().map(write_nbd_disk).collect(),
         host: event.host.as_deref().map(write_host),
     }
 }
@@ -51,6 +52,14 @@ fn read_disk(disk: &DiskMessage, layer: u32, in_clusters: bool) -> MachineDisk {
         in_clusters,
         layer,
     }
+}
+
+fn write_nbd_disk(disk: &NbdDisk) -> NbdDiskMessage {
+    NbdDiskMessage { disk: disk.disk.to_string(), connection: disk.connection.to_string() }
+}
+
+fn read_nbd_disk(disk: &NbdDiskMessage) -> NbdDisk {
+    NbdDisk { disk: disk.disk.as_str().into(), connection: disk.connection.as_str().into() }
 }
 
 fn write_host(host: &HostProcess) -> HostMessage {
@@ -114,6 +123,7 @@ impl<'a> VirtualMachineReader<'a> {
             name: row.name.as_str().into(),
             uuid: row.uuid.as_str().into(),
             disks: disks.chain(cluster_disks).chain(backing_files).collect(),
+            nbd_disks: row.nbd_disks.iter().map(read_nbd_disk).collect(),
             host: row.host.as_ref().map(read_host).transpose()?.map(Box::new),
         };
         events.push(LayerEvent::VirtualMachine(event.into()));

@@ -30,6 +30,7 @@ fn bytes_are_stable() {
         ("sleeps-v1", with_sleeps()),
         ("cluster-disks-v1", with_cluster_disks()),
         ("backing-files-v1", with_backing_files()),
+        ("nbd-disks-v1", with_nbd_disks()),
     ] {
         let path = format!("{}/golden/{name}.bin", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("BLESS").is_some() {
@@ -804,6 +805,21 @@ fn with_backing_files() -> EventBatch {
                 |ino, layer, in_clusters| MachineDisk { ino: Some(ino), layer, in_clusters, ..first.clone() };
             let disks = [&machine.disks[..], &[file(1_235, 1, true), file(1_236, 2, false)]].concat();
             *machine = VirtualMachineEvent { disks, ..VirtualMachineEvent::clone(machine) }.into();
+        }
+    }
+    batch
+}
+
+/// Returns the batch with a disk over NBD too. `golden/nbd-disks-v1.bin` holds it.
+fn with_nbd_disks() -> EventBatch {
+    let mut batch = with_backing_files();
+    for event in &mut batch.events {
+        if let LayerEvent::VirtualMachine(machine) = event
+            && !machine.disks.is_empty()
+        {
+            let connection = "192.0.2.1:40000>192.0.2.2:10809".into();
+            let nbd_disks = vec![NbdDisk { disk: "serial=far".into(), connection }];
+            *machine = VirtualMachineEvent { nbd_disks, ..VirtualMachineEvent::clone(machine) }.into();
         }
     }
     batch

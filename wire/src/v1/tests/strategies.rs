@@ -252,13 +252,14 @@ prop_compose! {
 
 prop_compose! {
     fn virtual_machine()(
-        time in time(), pid: u32, words in [text(), text()], disks in vec(machine_disk(), 0..3), host in option::of(host_process())
+        time in time(), pid: u32, words in [text(), text()], disks in vec(machine_disk(), 0..3),
+        nbd_disks in vec(nbd_disk(), 0..3), host in option::of(host_process())
     ) -> VirtualMachineEvent {
         let [name, uuid] = words.map(Into::into);
         let mut disks = disks;
         // They are encoded in this order.
         disks.sort_by_key(|disk| (disk.layer > 0, disk.layer == 0 && disk.in_clusters));
-        VirtualMachineEvent { time, pid: Pid(pid), name, uuid, disks, host: host.map(Box::new) }
+        VirtualMachineEvent { time, pid: Pid(pid), name, uuid, disks, nbd_disks, host: host.map(Box::new) }
     }
 }
 
@@ -267,6 +268,13 @@ prop_compose! {
         disk in text(), device in device(), ino in option::of(any::<u64>()), in_clusters: bool, layer in 0..3_u32
     ) -> MachineDisk {
         MachineDisk { disk, device, ino, in_clusters, layer }
+    }
+}
+
+prop_compose! {
+    fn nbd_disk()(texts in [text(), text()]) -> NbdDisk {
+        let [disk, connection] = texts;
+        NbdDisk { disk, connection }
     }
 }
 
