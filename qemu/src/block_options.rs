@@ -13,6 +13,7 @@
 
 use std::fmt::{self, Display};
 
+use crate::nbd_server::NbdServer;
 use crate::option_list::{OptionList, option_name};
 
 /// Maximum number of nodes inside each other: a command line could name a circle.
@@ -20,8 +21,8 @@ const DEPTH_MAX: usize = 16;
 /// Maximum number of nodes and of devices that are read: each image is compared with each.
 const ENTRIES_MAX: usize = 1_024;
 
-/// Drivers that open a file of this machine.
-const FILES: [&str; 3] = ["file", "host_device", "host_cdrom"];
+/// Drivers that open a file of this machine, or reach one of another: none is a format.
+const PROTOCOLS: [&str; 4] = ["file", "host_device", "host_cdrom", "nbd"];
 /// Drivers between a device and a format that change nothing in the data.
 const FILTERS: [&str; 8] = [
     "blkdebug",
@@ -93,6 +94,8 @@ struct Node {
     driver: Option<String>,
     /// File that it opens.
     file: Option<String>,
+    /// NBD server that has its data.
+    server: Option<NbdServer>,
     /// Node that it wraps, and the node that it is based on.
     wraps: Option<Inner>,
     backing: Option<Inner>,
@@ -156,7 +159,13 @@ impl BlockOptions {
         nodes.filter_map(|(number, node)| Some((node.file.as_deref()?, number)))
     }
 
-    /// Returns how QEMU uses the file of a node.
+    /// Returns the NBD servers that the command line names, each with the number of its node.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = (&NbdServer, usize)> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter_map(|(number, node)| Some((node.server.as_ref()?, number)))
+    }
+
+    /// Returns how QEMU uses the file, or the server, of a node.
     pub(crate) fn of(&self, number: usize) -> Option<ImageOptions> {
         let innermost = self.nodes.get(number)?;
         let chain = self.chain(number);
@@ -165,8 +174,8 @@ impl BlockOptions {
         let mut names = nodes().rev().flat_map(|node| &node.names);
         let device = names.find_map(|name| self.devices.iter().find(|device| device.is("drive", name)));
         let format = nodes().filter_map(|node| node.driver.as_deref());
-        let mut format = format.filter(|driver| !FILES.contains(driver) && !FILTERS.contains(driver));
-        let default = (!innermost.is_probed).then_some("raw");
+        let mut format = format.filter(|driver| !PROTOCOLS.contains(driver) && !FILTERS.contains(driver));
+        let default = (!nodes().any(|node| node.is_probed)).then_some("raw");
         let of_device = device.and_then(|device| device.flag("write-cache")).map(|on| !on);
         Some(ImageOptions {
             node: nodes().rev().find_map(|node| node.names.first().cloned()),
@@ -259,6 +268,7 @@ impl BlockOptions {
         self.nodes.push(Node {
             names: get("node-name").into_iter().collect(),
             driver: get("driver"),
+            server: server_of(options, prefix),
             file: get("filename"),
             aio: get("aio").as_deref().and_then(Aio::parse),
             cache,
@@ -285,6 +295,7 @@ impl BlockOptions {
         let mode = options.get("cache").and_then(CacheMode::parse);
         let cache = CacheOptions::read(&options, "").or(mode.map(CacheOptions::from).unwrap_or_default());
         let file = get("file");
+        let server = file.as_deref().and_then(NbdServer::of_file_name).or_else(|| server_of(&options, ""));
         let json = file.as_deref().and_then(|file| file.strip_prefix("json:")).map(OptionList::json);
         let wraps = match &json {
             Some(json) => self.add_node(json, "", cache),
@@ -295,7 +306,8 @@ impl BlockOptions {
         self.nodes.push(Node {
             names: ["id", "node-name"].into_iter().filter_map(get).collect(),
             driver: get("format").or_else(|| get("driver")),
-            file: file.filter(|_| wraps.is_none()),
+            file: file.filter(|_| wraps.is_none() && server.is_none()),
+            server,
             wraps: wraps.map(Inner::Number),
             backing,
             has_no_backing: options.is("backing", ""),
@@ -305,6 +317,13 @@ impl BlockOptions {
             device: options.is("if", "virtio").then_some("virtio-blk"),
         });
     }
+}
+
+/// Returns the server of a node of the driver `nbd` that has this prefix in its keys.
+fn server_of(options: &OptionList, prefix: &str) -> Option<NbdServer> {
+    let file_name = options.get(&format!("{prefix}filename")).and_then(NbdServer::of_file_name);
+    let is_nbd = options.is(&format!("{prefix}driver"), "nbd");
+    file_name.or_else(|| NbdServer::of_options(options, prefix).filter(|_| is_nbd))
 }
 
 impl Aio {
@@ -499,6 +518,44 @@ mod tests {
         assert_eq!(text(&arguments, "/a"), "r raw threads writeback - []");
         let json = r#"file=json:{"driver":"raw",,"file":{"driver":"file",,"filename":"/b"}},id=d,cache=none"#;
         assert_eq!(text(&["-drive", json], "/b"), "d raw threads none - []");
+    }
+
+    #[test]
+    fn disks_over_nbd_have_a_server_and_no_file() {
+        let server = r#"{"driver":"nbd","node-name":"s","server":{"type":"inet","host":"store","port":"10810"},"export":"a"}"#;
+        let arguments = [
+            "-drive",
+            "file=nbd://192.0.2.2/a,if=none,id=d,format=raw,cache=none",
+            "-device",
+            "virtio-blk-pci,drive=d,serial=far",
+            "-blockdev",
+            server,
+            "-blockdev",
+            "driver=qcow2,file=s,node-name=q",
+            "-device",
+            "scsi-hd,drive=q",
+            "-drive",
+            "file.driver=nbd,file.path=/run/s.sock,if=virtio",
+            "-blockdev",
+            "driver=nbd,server.type=unix,server.path=/run/t.sock,node-name=t",
+            "-drive",
+            "driver=nbd,host=old",
+        ];
+        let options = BlockOptions::parse(&arguments.map(str::to_owned));
+        assert_eq!(options.files().count(), 0);
+        let disk = |(server, number): (&NbdServer, usize)| {
+            let ImageOptions { format, device, serial, cache, .. } = options.of(number).unwrap();
+            let or = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+            format!("{server:?} {} {} {} {cache}", or(format), or(device), or(serial))
+        };
+        let expected = [
+            r#"Tcp("192.0.2.2", 10809) raw virtio-blk-pci far none"#,
+            r#"Tcp("store", 10810) qcow2 scsi-hd - writeback"#,
+            r#"Unix("/run/s.sock") - virtio-blk - writeback"#,
+            r#"Unix("/run/t.sock") raw - - writeback"#,
+            r#"Tcp("old", 10809) - - - writeback"#,
+        ];
+        assert_eq!(options.servers().map(disk).collect::<Vec<_>>(), expected);
     }
 
     #[test]

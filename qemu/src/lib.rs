@@ -24,12 +24,17 @@ mod block_options;
 pub mod fuzzing;
 mod image;
 mod machines;
+mod nbd_server;
 mod open_files;
 mod option_list;
 mod qcow2;
 
 pub use block_options::{Aio, CacheMode, ImageOptions};
 pub use image::{Image, Naming};
-pub use machines::{Machine, images_of, is_qemu_program, machine_of, machine_of_qemu, machines, processes};
+pub use machines::{
+    Machine, NbdDisk, images_of, is_qemu_program, machine_of, machine_of_qemu, machines, nbd_disks_of,
+    processes,
+};
+pub use nbd_server::NbdServer;
 pub use open_files::{FileIdentity, OpenFile};
 pub use qcow2::{BackingName, Qcow2Header};

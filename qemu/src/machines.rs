@@ -20,8 +20,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::backing::note_backing_files;
-use crate::block_options::BlockOptions;
+use crate::block_options::{BlockOptions, ImageOptions};
 use crate::image::{Image, Naming, identity_of};
+use crate::nbd_server::NbdServer;
 use crate::open_files::{FileIdentity, OpenFile, open_files};
 use crate::option_list::{OptionList, option_name};
 
@@ -111,6 +112,24 @@ pub fn images_of(root: &Path, pid: u32) -> Option<Vec<Image>> {
     let mut images: Vec<Image> = open_files(&process).ok()?.into_iter().filter_map(image).collect();
     note_backing_files(&process, &mut images);
     Some(images)
+}
+
+/// Disk of a virtual machine that an NBD server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdDisk {
+    /// Server.
+    pub server: NbdServer,
+    /// Options on the command line.
+    pub options: ImageOptions,
+}
+
+/// Lists the disks over NBD that the command line of a QEMU process names.
+pub fn nbd_disks_of(root: &Path, pid: u32) -> Option<Vec<NbdDisk>> {
+    let options = BlockOptions::parse(command_line(&process_folder(root, pid))?.get(1..)?);
+    let disk = |(server, number): (&NbdServer, usize)| {
+        Some(NbdDisk { server: server.clone(), options: options.of(number)? })
+    };
+    Some(options.servers().filter_map(disk).collect())
 }
 
 fn process_folder(root: &Path, pid: u32) -> PathBuf {
