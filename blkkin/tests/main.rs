@@ -115,6 +115,7 @@ mod usdt;
 mod virtual_machines;
 mod vm_disks;
 mod vm_guest;
+mod vm_nbd;
 mod waits;
 mod writeback;
 mod written_by;

@@ -201,7 +201,7 @@ fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) 
     let script = script.replace("FILES", &FILES.to_string()).replace("TRIM", trim);
     let uuid = format!("11111111-2222-3333-4444-55555555555{guest}");
     let gets_socket = in_clusters(mode);
-    let options = GuestOptions { name, uuid: &uuid, machine_id, script, disks, gets_socket };
+    let options = GuestOptions { name, uuid: &uuid, machine_id, script, disks, gets_socket, command: &tool };
     Guest::start(folder, kernel, binary, &port, &options)
 }
 

@@ -22,7 +22,7 @@ use crate::broker::Broker;
 use crate::spooling::topic::consume;
 use crate::support::service::Service;
 use crate::support::synthetic_batches::{batches, batches_of_start};
-use crate::support::tools::static_binary;
+use crate::support::tools::{static_binary, tool};
 use crate::support::vm::{self, Guest, GuestOptions};
 use crate::support::{needs, or_skip};
 
@@ -79,6 +79,7 @@ fn each_request_of_a_guest_arrives_though_the_hosts_agent_is_killed() {
         script: SCRIPT.replace("COUNT", &WRITES.to_string()),
         disks: vec!["-drive".to_owned(), drive],
         gets_socket: false,
+        command: &tool,
     };
     let mut guest = Guest::start(folder.path(), &kernel, &binary, &guests.join("web.sock"), &options);
     let before = guest.wait_for("before");

@@ -198,6 +198,18 @@ impl NameTable {
         Names { devices, node_machine, ..Names::default() }
     }
 
+    /// Returns the names that a daemon span of a process has: the virtual machine that it runs. It has no task, and names its
+    /// service on its own.
+    pub(super) fn of_process(&mut self, pid: Pid) -> Names {
+        let runs_machine = |names: &&Arc<ProcessNames>| names.virtual_machine.is_some();
+        let machine = self
+            .processes
+            .get(&pid)
+            .filter(runs_machine)
+            .map(|names| ProcessNames { context: None, virtual_machine: names.virtual_machine.clone() });
+        Names { process: machine.map(Arc::new), ..self.of_node() }
+    }
+
     pub(super) fn of_task(&mut self, task: TaskRef) -> Names {
         let Some(known) = self.tasks.get_mut(&task) else {
             return self.of_node();

@@ -5,6 +5,7 @@ use blkkin_wire::span::Span;
 
 use super::error;
 use super::placement::{SpanHeader, SpanPlacement};
+use super::process_tags::machine_tags;
 use super::tags::Tags;
 
 /// Adds the span of a daemon span event.
@@ -34,6 +35,7 @@ pub(super) fn add(placement: &SpanPlacement<'_>, event: &DaemonSpanEvent, spans:
         tags.number("process.pid", event.pid.0);
         tags.number("thread.id", event.tid.0);
     }
+    machine_tags(placement.trace, &mut tags);
     match event.status {
         SpanStatus::Ok => {}
         SpanStatus::Error(errno) => {

@@ -19,13 +19,7 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
         tags.shared("process.executable.name", exe.base());
         tags.shared("process.executable.path", exe.shown_path());
     }
-    if let Some(machine) = trace.names.virtual_machine() {
-        for (key, text) in [("blkkin.vm.name", &machine.name), ("blkkin.vm.uuid", &machine.uuid)] {
-            if !text.is_empty() {
-                tags.shared(key, text);
-            }
-        }
-    }
+    machine_tags(trace, tags);
     let Some(task) = &trace.names.task else { return };
     tags.number("process.pid", task.pid.0);
     tags.number("process.parent_pid", task.ppid.0);
@@ -35,6 +29,16 @@ pub(super) fn process_tags(trace: &Trace, tags: &mut Tags) {
     tags.number("process.real_user.id", task.uid.0);
     tags.number("blkkin.cgroup", task.cgroup.0);
     application_tags(trace, tags);
+}
+
+/// Adds the names of the virtual machine.
+pub(super) fn machine_tags(trace: &Trace, tags: &mut Tags) {
+    let Some(machine) = trace.names.virtual_machine() else { return };
+    for (key, text) in [("blkkin.vm.name", &machine.name), ("blkkin.vm.uuid", &machine.uuid)] {
+        if !text.is_empty() {
+            tags.shared(key, text);
+        }
+    }
 }
 
 /// Adds the attributes of the process context.

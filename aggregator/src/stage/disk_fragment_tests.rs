@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use blkkin_wire::async_io::{AsyncIoEvent, AsyncIoOutcome};
 use blkkin_wire::clock::{ClockOffset, MonotonicNs};
+use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent};
 use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
 use blkkin_wire::event::{BioEvent, BlockOp, RequestEvent, Submitter, SyscallEvent, SyscallOutcome};
 use blkkin_wire::fragment::TraceFragment;
 use blkkin_wire::ids::{BootId, NodeId, Pid, Sector, SpanId};
 use blkkin_wire::remote_link::{LinkEndpoint, RemoteLink, RpcEndpointEvent, RpcSide};
 use blkkin_wire::syscalls::SyscallId;
-use blkkin_wire::virtual_machine::{HostProcess, MachineDisk, VirtualMachineEvent};
+use blkkin_wire::virtual_machine::{HostProcess, MachineDisk, NbdDisk, VirtualMachineEvent};
 
 use super::fragments::{endpoints, fragments};
 use crate::fixtures;
@@ -144,6 +145,58 @@ fn a_submission_without_a_result_has_the_length_of_its_bios_if_all_are_there() {
     // A second one without a known range belongs to another request, and does not move with the first.
     trace.async_ios.push(submission(3, 8192, IMAGE, AsyncIoOutcome::Ended));
     assert_eq!(servers(&trace), [(trace.source.trace_id(SpanId(2)).0, 2, write(8))]);
+}
+
+#[test]
+fn a_request_over_nbd_is_the_server_of_its_range_and_the_client_of_its_daemon() {
+    let number = |key: &str, value: i64| Annotation {
+        time: MonotonicNs(10),
+        key: key.into(),
+        value: AnnotationValue::Number(value),
+    };
+    let span = |name: &str| DaemonSpanEvent {
+        name: name.into(),
+        annotations: vec![number("nbd.offset", 8_192), number("nbd.length", 4_096)],
+        ..DaemonSpanEvent::bare(SpanId(1), fixtures::trace(1).id, MonotonicNs(10), MonotonicNs(90))
+    };
+    let of_span = |span: DaemonSpanEvent| {
+        let mut trace = of_qemu(Root::DaemonSpan(span.into()));
+        let client = fixtures::rpc_endpoint(1, RpcSide::Client, 7, (10, 90));
+        let disk = NbdDisk { disk: "serial=far".into(), connection: client.key.connection.clone() };
+        let process = Arc::make_mut(trace.names.process.as_mut().unwrap());
+        process.virtual_machine.as_mut().unwrap().nbd_disks = vec![disk];
+        trace.rpc_endpoints = vec![client];
+        trace
+    };
+    let trace = of_span(span("nbd write"));
+    let all: Vec<LinkEndpoint> = endpoints(&trace).collect();
+    let [client, server] = &all[..] else { panic!("{all:?}") };
+    assert_eq!((client.event.side, &*client.event.key.protocol), (RpcSide::Client, "nbd"));
+    let key = write(16).key(trace.source.node, Pid(100), "serial=far");
+    assert_eq!((server.event.side, &server.event.key, server.trace), (RpcSide::Server, &key, trace.id));
+    assert_eq!([server.event.begin, server.event.end], [MonotonicNs(10), MonotonicNs(90)]);
+    let all: Vec<TraceFragment> = fragments(&trace).collect();
+    assert_eq!((all.len(), all[0].remote_link.clone()), (1, RemoteLink::PendingParent));
+    let cookie = |name: &str| {
+        let trace = of_span(span(name));
+        let mut servers = endpoints(&trace).filter(|one| one.event.side == RpcSide::Server);
+        servers.next().map(|one| DiskRequest::from_cookie(one.event.key.cookie))
+    };
+    let of = |operation| Some(DiskRequest { operation, ..write(16) });
+    assert_eq!(cookie("nbd read"), of(DiskOperation::Read));
+    assert_eq!(cookie("nbd flush"), Some(DiskRequest::FLUSH));
+    assert_eq!(["nbd trim", "nbd write zeroes"].map(cookie), [of(DiskOperation::Discard); 2]);
+    assert_eq!(cookie("nbd block status"), None);
+    // A request that was sent again, another connection, and a span without a connection.
+    let mut resent = of_span(span("nbd write"));
+    resent.rpc_endpoints[0].no_reply = true;
+    let mut other = of_span(span("nbd write"));
+    other.rpc_endpoints[0].key.connection = "other".into();
+    let mut local = of_span(span("nbd write"));
+    local.rpc_endpoints.clear();
+    for trace in [resent, other, local] {
+        assert!(!trace.has_remote_client());
+    }
 }
 
 const CLOCK: ClockOffset = ClockOffset { at: MonotonicNs(5), low: -10, high: 10 };

@@ -2,8 +2,8 @@
 //!
 //! *In*: a trace. *Out*: for a guest's trace, a client endpoint for each request to a disk that guest and host both
 //! name, and another one for each flush before or after a request's data. For a trace of a QEMU
-//! process, a server endpoint for each operation on the image of such a disk: a system call, or a submission of
-//! asynchronous I/O.
+//! process, a server endpoint for each operation on the image of such a disk: a system call, a submission of
+//! asynchronous I/O, or a request to the NBD server that has the image.
 //!
 //! A call that submits several serves several requests, so each submission is a trace of its own, with a span link to
 //! the call (`stage/fragments.rs`). The call with one submission moves to the guest's trace as a whole.
@@ -15,11 +15,15 @@
 //! QEMU takes the results of libaio from memory, without a call, so they are unknown. Then the bios of the submission
 //! have its length, if all are there.
 //!
+//! An NBD request without a reply is no endpoint: QEMU sends it again after it has connected again, and the guest waits for
+//! that one.
+//!
 //! *Rejected*: the call's trace below one of the requests that it serves. The others would have nothing, and that one
 //! what belongs to others.
 
 use blkkin_wire::async_io::{AsyncDirection, AsyncInterface, AsyncIoEvent, AsyncIoOutcome};
 use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::daemon_span::{AnnotationValue, DaemonSpanEvent};
 use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
 use blkkin_wire::event::{BioEvent, RequestEvent, SyscallEvent, SyscallOutcome};
 use blkkin_wire::ids::{DeviceId, FileId, SpanId};
@@ -27,9 +31,9 @@ use blkkin_wire::remote_link::{PeerClock, RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::syscalls::SyscallClass;
 use blkkin_wire::virtual_machine::MachineDisk;
 
-use crate::trace::Trace;
 use crate::trace::async_io::AsyncIo;
 use crate::trace::interned_file::InternedFile;
+use crate::trace::{Root, Trace};
 
 /// `fallocate` modes that make a hole or zeroes (FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE; include/uapi/linux/falloc.h).
 /// QEMU uses either for a write-zeroes request, by the image's `discard` and the request's unmap flag.
@@ -83,7 +87,18 @@ impl Trace {
             let disk = disk_of(call.file?.file, self.names.file.as_deref())?;
             server(self.root_span, disk, request_of_call(call)?, [call.enter, call.exit])
         });
-        if let Some(server) = of_call {
+        let of_nbd = || {
+            let Root::DaemonSpan(request) = &self.root else { return None };
+            let is_client =
+                |one: &&RpcEndpointEvent| one.side == RpcSide::Client && one.span == self.root_span;
+            let client = self.rpc_endpoints.iter().find(is_client).filter(|client| !client.no_reply)?;
+            let disk = machine.nbd_disks.iter().find(|disk| disk.connection == client.key.connection)?;
+            let key = request_of_nbd(request)?.key(self.source.node, machine.pid, &disk.disk);
+            let times = [request.begin, request.end];
+            let endpoint = endpoint(self.root_span, self.root_span, RpcSide::Server, key, times);
+            Some(DiskServer { endpoint, image: None })
+        };
+        if let Some(server) = of_call.or_else(of_nbd) {
             return vec![server];
         }
         let on_images =
@@ -171,6 +186,22 @@ fn request_of_call(call: &SyscallEvent) -> Option<DiskRequest> {
     let SyscallOutcome::Returned(returned) = call.outcome else { return None };
     let offset = u64::try_from(spec.offset(&call.args)?).ok()?;
     DiskRequest::of_bytes(operation, offset, spec.bytes(returned)?)
+}
+
+/// Returns the request of an NBD client's span, by its name and annotations (`tracer/src/read/translate/nbd.rs`).
+fn request_of_nbd(span: &DaemonSpanEvent) -> Option<DiskRequest> {
+    let operation = match &*span.name {
+        "nbd read" => DiskOperation::Read,
+        "nbd write" => DiskOperation::Write,
+        "nbd trim" | "nbd write zeroes" => DiskOperation::Discard,
+        "nbd flush" => return Some(DiskRequest::FLUSH),
+        _ => return None,
+    };
+    let number = |key: &str| {
+        let value = span.annotations.iter().find(|note| &*note.key == key).map(|note| &note.value);
+        if let Some(AnnotationValue::Number(number)) = value { u64::try_from(*number).ok() } else { None }
+    };
+    DiskRequest::of_bytes(operation, number("nbd.offset")?, number("nbd.length")?)
 }
 
 fn request_of_submission<'a, B: Iterator<Item = &'a BioEvent>>(

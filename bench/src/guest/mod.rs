@@ -76,6 +76,7 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
         script,
         disks: vec!["-drive".to_owned(), drive],
         gets_socket: false,
+        command: &tools::tool,
     };
     let guest = vm::Guest::start(&folder, &kernel, &binary, &port, &options);
     let host = Host::start(port);

@@ -2,33 +2,49 @@
 
 use std::path::Path;
 
-use blkkin_qemu::{Image, ImageOptions, Machine, images_of, machines};
+use blkkin_qemu::{Image, ImageOptions, Machine, NbdDisk, images_of, machines, nbd_disks_of};
 use blkkin_report::text::line::sanitize;
 use serde_json::{Value, json};
 
-/// A virtual machine and its open images; none if they cannot be read.
+/// A virtual machine with its open images, none if they cannot be read, and its disks over NBD.
 pub(super) struct MachineReport {
     machine: Machine,
     images: Option<Vec<Image>>,
+    nbd_disks: Vec<NbdDisk>,
 }
 
 /// Lists the virtual machines below `root`, the folder that has `proc`.
 pub(super) fn list(root: &Path) -> Vec<MachineReport> {
-    let report = |machine: Machine| MachineReport { images: images_of(root, machine.pid), machine };
+    let report = |machine: Machine| {
+        let nbd_disks = nbd_disks_of(root, machine.pid).unwrap_or_default();
+        MachineReport { images: images_of(root, machine.pid), nbd_disks, machine }
+    };
     machines(root).unwrap_or_default().into_iter().map(report).collect()
 }
 
-/// Describes a virtual machine in a line, and each of its images in another.
-pub(super) fn lines(MachineReport { machine, images }: &MachineReport) -> (String, Vec<String>) {
+/// Describes a virtual machine in a line, and each of its images and disks over NBD in another.
+pub(super) fn lines(MachineReport { machine, images, nbd_disks }: &MachineReport) -> (String, Vec<String>) {
     let name = machine.name.as_deref().unwrap_or("no name");
     let uuid = machine.uuid.as_ref().map(|uuid| format!(", UUID {uuid}")).unwrap_or_default();
     let head = sanitize(&format!("{name}, process {}{uuid}", machine.pid));
-    let images = match images {
+    let mut disks = match images {
         None => vec!["its open images cannot be read without root".to_owned()],
-        Some(images) if images.is_empty() => vec!["no image is open".to_owned()],
+        Some(images) if images.is_empty() && nbd_disks.is_empty() => vec!["no image is open".to_owned()],
         Some(images) => images.iter().map(image_line).collect(),
     };
-    (head, images)
+    disks.extend(nbd_disks.iter().map(nbd_disk_line));
+    (head, disks)
+}
+
+fn nbd_disk_line(NbdDisk { server, options }: &NbdDisk) -> String {
+    let mut parts = vec![format_text(options), format!("cache={}", options.cache)];
+    parts.extend(options.is_backing.then(|| "backing file".to_owned()));
+    parts.extend(options.device.clone());
+    parts.extend(options.iothreads.iter().map(|iothread| format!("iothread {iothread}")));
+    parts.push(
+        options.serial.as_ref().map_or("no serial number".to_owned(), |serial| format!("serial {serial}")),
+    );
+    sanitize(&format!("{server}: {}", parts.join(", ")))
 }
 
 fn image_line(image: &Image) -> String {
@@ -61,11 +77,8 @@ fn is_backing(image: &Image) -> bool {
 }
 
 fn options_text(options: &ImageOptions, direct: bool) -> Vec<String> {
-    let mut parts = vec![
-        options.format.clone().unwrap_or_else(|| "format not given".to_owned()),
-        format!("cache={}", options.cache),
-        format!("aio={}", options.aio),
-    ];
+    let mut parts =
+        vec![format_text(options), format!("cache={}", options.cache), format!("aio={}", options.aio)];
     if options.cache.direct != direct {
         parts
             .push(if direct { "but opened with O_DIRECT" } else { "but opened without O_DIRECT" }.to_owned());
@@ -73,13 +86,31 @@ fn options_text(options: &ImageOptions, direct: bool) -> Vec<String> {
     parts
 }
 
+fn format_text(options: &ImageOptions) -> String {
+    options.format.clone().unwrap_or_else(|| "format not given".to_owned())
+}
+
 /// A virtual machine as JSON; `images` is null if they cannot be read.
-pub(super) fn value(MachineReport { machine, images }: &MachineReport) -> Value {
+pub(super) fn value(MachineReport { machine, images, nbd_disks }: &MachineReport) -> Value {
     json!({
         "pid": machine.pid,
         "name": machine.name,
         "uuid": machine.uuid,
         "images": images.as_ref().map(|images| images.iter().map(image_value).collect::<Vec<_>>()),
+        "nbd_disks": nbd_disks.iter().map(nbd_disk_value).collect::<Vec<_>>(),
+    })
+}
+
+fn nbd_disk_value(NbdDisk { server, options }: &NbdDisk) -> Value {
+    json!({
+        "server": server.to_string(),
+        "node": options.node,
+        "format": options.format,
+        "cache": options.cache.to_string(),
+        "device": options.device,
+        "serial": options.serial,
+        "iothreads": options.iothreads,
+        "backing": options.is_backing,
     })
 }
 
@@ -103,7 +134,7 @@ fn image_value(image: &Image) -> Value {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use blkkin_qemu::{Aio, CacheMode, FileIdentity, OpenFile};
+    use blkkin_qemu::{Aio, CacheMode, FileIdentity, NbdServer, OpenFile};
 
     use super::*;
 
@@ -134,6 +165,11 @@ mod tests {
             serial: None,
             iothreads: vec!["io1".into()],
         };
+        let server = NbdServer::Tcp("store".into(), 10_809);
+        let disk =
+            NbdDisk { server, options: ImageOptions { serial: Some("far".into()), ..options.clone() } };
+        let expected = "nbd://store:10809: format not given, cache=writeback, backing file, ide-hd, iothread io1, serial far";
+        assert_eq!(nbd_disk_line(&disk), expected);
         let line = image_line(&image("/a", true, Some(options)));
         let expected = "/a: format not given, cache=writeback, aio=threads, but opened with O_DIRECT, backing file, \
             ide-hd, iothread io1, only read";
@@ -145,7 +181,7 @@ mod tests {
     #[test]
     fn text_of_a_process_cannot_control_the_terminal() {
         let machine = Machine { pid: 7, name: Some("\x1b[2Jweb".into()), uuid: None };
-        let mut report = MachineReport { machine, images: None };
+        let mut report = MachineReport { machine, images: None, nbd_disks: Vec::new() };
         let (head, images) = lines(&report);
         assert_eq!(head, "\u{fffd}[2Jweb, process 7");
         assert_eq!(images, ["its open images cannot be read without root"]);

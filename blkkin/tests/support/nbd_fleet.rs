@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::nbd::serve;
 use super::network_link::{ADDRESSES, NetworkLink};
 use crate::broker::Broker;
 use crate::broker::child::KillOnDrop;
@@ -97,17 +98,9 @@ impl NbdFleet {
             agent("server", 1, &[&["--ust"], &workers[..]].concat()),
         ];
         fs::File::create(folder.join("disk")).unwrap().set_len(DISK).unwrap();
-        let uri_file = folder.join("uri");
-        let mut command = link.nodes[1].realtime_command(server.to_str().unwrap());
-        // Each request has a span, also above the provider's rate.
-        command.env("BLKKIN_UST_ROOTS", "0");
-        command.args([&file_path("disk"), "--tcp", &format!("{}:0", ADDRESSES[1]), "--threads", "2"]);
-        let server =
-            command.stdout(fs::File::create(&uri_file).unwrap()).stderr(Stdio::null()).spawn().unwrap();
-        let server = KillOnDrop(server);
-        // The server prints its address after it has registered with LTTng.
-        assert!(eventually(|| fs::metadata(&uri_file).unwrap().len() > 0));
-        let uri = fs::read_to_string(&uri_file).unwrap().trim().to_owned();
+        let command = link.nodes[1].realtime_command(server.to_str().unwrap());
+        let listen = ["--tcp", &format!("{}:0", ADDRESSES[1])];
+        let (server, uri) = serve(command, &folder.join("disk"), &listen);
         Ok(NbdFleet { agents, server, uri, aggregator, exporter, link, _broker: broker, folder: home, fio })
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct GuestOptions<'a> {
     pub(crate) disks: Vec<String>,
     /// True if QEMU gets the port's socket from this process, as from libvirt.
     pub(crate) gets_socket: bool,
+    /// Returns the command for a program, in other namespaces for example.
+    pub(crate) command: &'a dyn Fn(&str) -> Command,
 }
 
 /// Finds the unpacked kernel, or returns the reason to skip.
@@ -86,7 +88,7 @@ impl Guest {
     ) -> Guest {
         let archive = archive(folder, kernel, binary, options);
         let [console, control] = ["console", "control"].map(|name| folder.join(name));
-        let mut qemu = tool("qemu-system-x86_64");
+        let mut qemu = (options.command)("qemu-system-x86_64");
         qemu.args([
             "-nodefaults",
             "-no-reboot",

@@ -134,11 +134,17 @@ pub(crate) fn of_guest(root: &Path) -> HashMap<Box<str>, Box<str>> {
 
 /// Returns the name of a disk. None for one without a medium.
 fn name(serial: Option<&str>, bytes: u64) -> Option<String> {
-    match serial.map(str::trim).filter(|serial| !serial.is_empty()) {
-        Some(serial) => Some(format!("serial={}", &serial[..serial.floor_char_boundary(SERIAL_MAX)])),
+    match serial.and_then(name_by_serial) {
+        Some(name) => Some(name),
         None if bytes > 0 && bytes.is_multiple_of(SECTOR) => Some(format!("bytes={bytes}")),
         None => None,
     }
+}
+
+/// Returns the name of a disk by its serial number. None for an empty one, which QEMU does not pass on.
+pub(crate) fn name_by_serial(serial: &str) -> Option<String> {
+    let serial = serial.trim();
+    (!serial.is_empty()).then(|| format!("serial={}", &serial[..serial.floor_char_boundary(SERIAL_MAX)]))
 }
 
 /// Drops all that share a name.

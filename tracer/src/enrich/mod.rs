@@ -4,7 +4,7 @@
 //! processes). *Out*: marks of traced tasks ([`tasks`]), before tracing starts; names of block
 //! devices ([`devices`]), client spans of NBD requests ([`nbd`]), USDT events ([`usdt`]),
 //! OpenTelemetry contexts (`contexts`), names of virtual machines (`virtual_machines`) and of their disks
-//! (`machine_disks`), while it runs.
+//! (`machine_disks`, `nbd_disks`), while it runs.
 
 pub mod tasks;
 
@@ -13,6 +13,7 @@ pub mod devices;
 pub(crate) mod contexts;
 pub(crate) mod machine_disks;
 pub mod nbd;
+pub(crate) mod nbd_disks;
 pub(crate) mod page_origins;
 pub mod usdt;
 pub(crate) mod virtual_machines;

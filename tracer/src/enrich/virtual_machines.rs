@@ -1,9 +1,9 @@
 //! Names and disks of the virtual machines that traced QEMU processes run.
 //!
-//! *In*: the tracer's own events: files, which have the paths of programs, and tasks; and the command line and
-//! the open files of each process whose program is QEMU. *Out*: a [`VirtualMachineEvent`] for each such process, some
+//! *In*: the tracer's own events: files, which have the paths of programs, tasks, and NBD requests, which have the connections of
+//! a process; and the command line and the open files of each process whose program is QEMU. *Out*: a [`VirtualMachineEvent`] for each such process, some
 //! ms after its first event, so its first calls may have none; another one when its disks have changed. They are read
-//! again after 1 s, then after pauses that double up to [`REREAD_MAX`].
+//! again at the first NBD request on a connection, after 1 s, then after pauses that double up to [`REREAD_MAX`].
 //!
 //! *Invariant*: an event is emitted only if no event since the request reports that the process executes
 //! another program, has ended, or is a new one with its pid. So what was read is never the name of a later
@@ -21,7 +21,7 @@
 //! *Rejected*: a look at each new process's `/proc/PID/exe`, 2 us for each fork on a machine without a
 //! virtual machine; the list of machines as of the start, which lacks those that start later.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -29,16 +29,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blkkin_qemu::{images_of, is_qemu_program, machine_of_qemu};
+use blkkin_qemu::{images_of, is_qemu_program, machine_of_qemu, nbd_disks_of};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, TaskChange, TaskEvent};
-use blkkin_wire::ids::{FileId, Pid};
+use blkkin_wire::ids::{FileId, Pid, SpanId};
+use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::virtual_machine::VirtualMachineEvent;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
 };
 
-use super::machine_disks;
+use super::nbd_disks::NbdConnection;
+use super::{machine_disks, nbd_disks};
 use crate::clock;
 
 /// Capacity of the queue to the thread, and maximum number of events that wait to be published.
@@ -55,12 +57,16 @@ const TEXT_MAX: usize = 1_024;
 const REREAD: Duration = Duration::from_secs(1);
 const REREAD_MAX: Duration = Duration::from_secs(64);
 
+/// Maximum number of NBD connections of a process that are known, the latest ones.
+const CONNECTIONS_MAX: usize = 64;
+
 /// Request to read the command line of a process.
-#[derive(Clone, Copy)]
 struct Request {
     pid: Pid,
-    /// Number of the request.
+    /// Number of the process's first request.
     number: u64,
+    /// NBD connection that is new, or was used after a later one began.
+    connection: Option<NbdConnection>,
 }
 
 /// A virtual machine that was read for a request.
@@ -69,13 +75,36 @@ struct Found {
     event: VirtualMachineEvent,
 }
 
+/// A process that was requested.
+struct Requested {
+    /// Number of its first request.
+    number: u64,
+    /// NBD connections, oldest first.
+    connections: VecDeque<NbdConnection>,
+}
+
+impl Requested {
+    /// Returns a connection as it is after a request on it, if that differs from what is known.
+    fn used(&self, name: &str) -> Option<NbdConnection> {
+        let newest = self.connections.back().map(|connection| connection.number);
+        match self.connections.iter().find(|connection| &*connection.name == name) {
+            Some(known) if newest == Some(known.newest_at_use) => None,
+            Some(known) => Some(NbdConnection { newest_at_use: newest?, ..known.clone() }),
+            None => {
+                let number = newest.map_or(0, |newest| newest + 1);
+                Some(NbdConnection { name: name.into(), number, newest_at_use: number })
+            }
+        }
+    }
+}
+
 /// Watches for QEMU's processes.
 pub(crate) struct MachineWatcher {
     queue: SyncSender<Request>,
     found: Arc<Mutex<Vec<Found>>>,
     programs: HashSet<FileId>,
-    /// Number of the latest request for each process, while it runs the same program.
-    requested: HashMap<Pid, u64>,
+    /// Processes that were requested, while they run the same program.
+    requested: HashMap<Pid, Requested>,
     requests: u64,
 }
 
@@ -113,6 +142,36 @@ impl MachineWatcher {
                 _ => {}
             }
         }
+        if !self.requested.is_empty() {
+            self.observe_connections(events);
+        }
+    }
+
+    /// Requests to read a process again that used an NBD connection for the first time, or after a later one began. A
+    /// request's endpoint has the connection, and its span the process; both are in one batch.
+    fn observe_connections(&mut self, events: &[LayerEvent]) {
+        let is_nbd = |endpoint: &RpcEndpointEvent| {
+            endpoint.side == RpcSide::Client && endpoint.key.protocol.starts_with("nbd") && !endpoint.no_reply
+        };
+        let endpoints = events.iter().filter_map(|event| match event {
+            LayerEvent::RpcEndpoint(endpoint) if is_nbd(endpoint) => Some((endpoint.span, &endpoint.key)),
+            _ => None,
+        });
+        let keys: HashMap<SpanId, &RpcKey> = endpoints.collect();
+        if keys.is_empty() {
+            return;
+        }
+        for event in events {
+            let LayerEvent::DaemonSpan(span) = event else { continue };
+            let Some(requested) = self.requested.get_mut(&span.pid) else { continue };
+            let Some(key) = keys.get(&span.span) else { continue };
+            let Some(connection) = requested.used(&key.connection) else { continue };
+            let request =
+                Request { pid: span.pid, number: requested.number, connection: Some(connection.clone()) };
+            if self.queue.try_send(request).is_ok() {
+                put(&mut requested.connections, connection);
+            }
+        }
     }
 
     fn on_task(&mut self, task: &TaskEvent) {
@@ -129,12 +188,12 @@ impl MachineWatcher {
         if !runs_qemu || task.change == TaskChange::Exited || self.requested.contains_key(&task.pid) {
             return;
         }
-        let request = Request { pid: task.pid, number: self.requests };
-        if self.queue.try_send(request).is_ok() {
+        let number = self.requests;
+        if self.queue.try_send(Request { pid: task.pid, number, connection: None }).is_ok() {
             if self.requested.len() >= REQUESTED_MAX {
                 self.requested.clear();
             }
-            self.requested.insert(request.pid, request.number);
+            self.requested.insert(task.pid, Requested { number, connections: VecDeque::new() });
             self.requests += 1;
         }
     }
@@ -146,7 +205,8 @@ impl MachineWatcher {
         let ready = waiting.partition_point(|found| found.event.time <= until);
         let ready: Vec<Found> = waiting.drain(..ready).collect();
         drop(waiting);
-        let holds = |found: &Found| self.requested.get(&found.event.pid) == Some(&found.request);
+        let number_of = |pid: Pid| self.requested.get(&pid).map(|requested| requested.number);
+        let holds = |found: &Found| number_of(found.event.pid) == Some(found.request);
         let moved = |found: Found| VirtualMachineEvent { time: found.event.time.max(from), ..found.event };
         ready.into_iter().filter(holds).map(moved).collect()
     }
@@ -165,7 +225,9 @@ fn drop_capabilities_but(kept: CapabilitySet) {
 
 /// A process that was read, and is read again.
 struct PolledProcess {
-    request: Request,
+    /// Number of its first request.
+    number: u64,
+    connections: VecDeque<NbdConnection>,
     event: VirtualMachineEvent,
     due: Instant,
     pause: Duration,
@@ -178,18 +240,37 @@ fn read_each(requests: &Receiver<Request>, found: &Mutex<Vec<Found>>) {
         let due = polled.values().map(|process| process.due).min();
         let wait = due.map_or(REREAD_MAX, |due| due.saturating_duration_since(Instant::now()));
         match requests.recv_timeout(wait) {
-            Ok(request) => {
-                let Some(event) = read(request.pid) else { continue };
-                push(found, request, &event);
-                if polled.len() < REQUESTED_MAX {
-                    let due = Instant::now() + REREAD;
-                    polled.insert(request.pid, PolledProcess { request, event, due, pause: REREAD });
-                }
-            }
+            Ok(request) => read_first(&mut polled, request, found),
             Err(RecvTimeoutError::Timeout) => reread(&mut polled, found),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+/// Reads a process for a request, the first one or the first one on a connection.
+fn read_first(polled: &mut HashMap<Pid, PolledProcess>, request: Request, found: &Mutex<Vec<Found>>) {
+    let Request { pid, number, connection } = request;
+    let known = polled.remove(&pid).filter(|process| process.number == number);
+    let mut connections = known.map(|process| process.connections).unwrap_or_default();
+    connection.into_iter().for_each(|connection| put(&mut connections, connection));
+    let Some(event) = read(pid, &mut connections) else { return };
+    push(found, number, &event);
+    if polled.len() < REQUESTED_MAX {
+        let due = Instant::now() + REREAD;
+        polled.insert(pid, PolledProcess { number, connections, event, due, pause: REREAD });
+    }
+}
+
+/// Replaces a connection by its present state, or adds it as the newest one.
+fn put(connections: &mut VecDeque<NbdConnection>, connection: NbdConnection) {
+    if let Some(known) = connections.iter_mut().find(|known| known.name == connection.name) {
+        *known = connection;
+        return;
+    }
+    if connections.len() >= CONNECTIONS_MAX {
+        connections.pop_front();
+    }
+    connections.push_back(connection);
 }
 
 /// Reads the processes again that are due, and forgets those that have ended.
@@ -199,9 +280,9 @@ fn reread(polled: &mut HashMap<Pid, PolledProcess>, found: &Mutex<Vec<Found>>) {
         if process.due > now {
             return true;
         }
-        let Some(event) = read(*pid) else { return false };
-        if event.disks != process.event.disks {
-            push(found, process.request, &event);
+        let Some(event) = read(*pid, &mut process.connections) else { return false };
+        if (&event.disks, &event.nbd_disks) != (&process.event.disks, &process.event.nbd_disks) {
+            push(found, process.number, &event);
             process.event = event;
             process.pause = REREAD;
         } else {
@@ -213,23 +294,37 @@ fn reread(polled: &mut HashMap<Pid, PolledProcess>, found: &Mutex<Vec<Found>>) {
 }
 
 /// Passes an event on. One that finds no room is as one that could not be read.
-fn push(found: &Mutex<Vec<Found>>, request: Request, event: &VirtualMachineEvent) {
+fn push(found: &Mutex<Vec<Found>>, request: u64, event: &VirtualMachineEvent) {
     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
     if found.len() < QUEUE_MAX {
-        found.push(Found { request: request.number, event: event.clone() });
+        found.push(Found { request, event: event.clone() });
     }
 }
 
-fn read(pid: Pid) -> Option<VirtualMachineEvent> {
+fn read(pid: Pid, connections: &mut VecDeque<NbdConnection>) -> Option<VirtualMachineEvent> {
     let root = Path::new("/");
     let machine = machine_of_qemu(root, pid.0)?;
     let images = images_of(root, pid.0).unwrap_or_default();
+    let mut disks = machine_disks::of_images(root, &images);
+    let mut nbd_disks = if connections.is_empty() {
+        Vec::new()
+    } else {
+        let candidates = nbd_disks_of(root, pid.0).unwrap_or_default();
+        nbd_disks::of_connections(root, pid, connections.make_contiguous(), &candidates)
+    };
+    // Two disks of one name have none.
+    let is_shared = |name: &str| nbd_disks.iter().any(|disk| &*disk.disk == name);
+    let shared: Vec<Box<str>> =
+        disks.iter().map(|disk| disk.disk.clone()).filter(|name| is_shared(name)).collect();
+    disks.retain(|disk| !shared.contains(&disk.disk));
+    nbd_disks.retain(|disk| !shared.contains(&disk.disk));
     let [name, uuid] = [&machine.name, &machine.uuid].map(|text| text.as_deref().unwrap_or_default());
     let event = VirtualMachineEvent {
-        disks: machine_disks::of_images(root, &images),
+        disks,
+        nbd_disks,
         ..VirtualMachineEvent::bare(clock::now(), pid, shortened(name), shortened(uuid))
     };
-    let is_known = !event.shown_name().is_empty() || !event.disks.is_empty();
+    let is_known = !event.shown_name().is_empty() || !event.disks.is_empty() || !event.nbd_disks.is_empty();
     is_known.then_some(event)
 }
 
@@ -243,8 +338,9 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
+    use blkkin_wire::daemon_span::DaemonSpanEvent;
     use blkkin_wire::event::{FileEvent, TaskRef};
-    use blkkin_wire::ids::{DeviceId, NameId, TaskId, Tid};
+    use blkkin_wire::ids::{DeviceId, NameId, TaskId, Tid, TraceId};
 
     use super::*;
 
@@ -342,6 +438,34 @@ mod tests {
         }
         watcher.observe(&[task(pid, TaskChange::Discovered)]);
         assert_eq!(taken(&watcher, SOON).len(), 1);
+    }
+
+    #[test]
+    fn a_connection_is_read_at_its_first_request_and_when_it_is_used_after_a_later_one() {
+        let drive = ["-drive", "file=nbd://192.0.2.2,id=d,format=raw"];
+        let device = ["-device", "virtio-blk-pci,drive=d,serial=far"];
+        let qemu = Qemu::start(&[&["-name", "web1"], &drive[..], &device].concat());
+        let mut watcher = MachineWatcher::start(true).unwrap();
+        watcher.observe(&[file("/usr/bin/qemu-kvm"), task(qemu.pid(), TaskChange::Discovered)]);
+        assert_eq!(taken(&watcher, SOON).len(), 1);
+        let mut disks_after = |port: u64, no_reply: bool, limit: Duration| {
+            let connection = format!("192.0.2.1:{port}>192.0.2.2:10809").into();
+            let key = RpcKey { protocol: "nbd-stream".into(), connection, cookie: 1 };
+            let (id, time) = (SpanId(port), MonotonicNs(3));
+            let (side, unique) = (RpcSide::Client, true);
+            let endpoint =
+                RpcEndpointEvent { span: id, root: id, side, key, unique, no_reply, begin: time, end: time };
+            let span =
+                DaemonSpanEvent { pid: qemu.pid(), ..DaemonSpanEvent::bare(id, TraceId(1), time, time) };
+            watcher.observe(&[LayerEvent::RpcEndpoint(endpoint.into()), LayerEvent::DaemonSpan(span.into())]);
+            taken(&watcher, limit).pop().map(|event| event.nbd_disks.len())
+        };
+        assert_eq!(disks_after(1, false, SOON), Some(1));
+        assert_eq!(disks_after(1, false, NEVER), None);
+        assert_eq!(disks_after(2, true, NEVER), None, "it ended without a reply");
+        assert_eq!(disks_after(2, false, SOON), Some(2), "it may have connected again");
+        assert_eq!(disks_after(1, false, SOON), Some(0), "both are in use");
+        assert_eq!(disks_after(1, false, NEVER), None);
     }
 
     #[test]

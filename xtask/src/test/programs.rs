@@ -70,6 +70,7 @@ const WAITING: &[&str] = &[
     "upgrade",
     "vm_disks",
     "vm_guest",
+    "vm_nbd",
 ];
 
 /// Programs of the idle tier: they compute or build, and assert no times.

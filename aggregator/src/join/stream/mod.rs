@@ -343,7 +343,8 @@ impl Stream {
     fn daemon_span(&mut self, daemon_span: Box<DaemonSpanEvent>, sink: &mut StatsSink<'_>) {
         self.scratch_trace.reset(self.source, self.anchor, daemon_span.span);
         self.take_rpc_endpoints(daemon_span.span);
-        self.scratch_trace.set_root(Root::DaemonSpan(daemon_span), self.names.of_node());
+        let names = self.names.of_process(daemon_span.pid);
+        self.scratch_trace.set_root(Root::DaemonSpan(daemon_span), names);
         sink.emit(&mut self.scratch_trace);
     }
 
