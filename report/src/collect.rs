@@ -19,6 +19,7 @@ pub mod coverage;
 pub mod daemon_spans;
 pub mod devices;
 pub mod files;
+pub(crate) mod guests;
 pub mod kernel;
 pub mod latency;
 pub mod layers;

@@ -3,6 +3,7 @@
 
 mod daemon_spans;
 mod final_state;
+mod guests;
 mod page_origins;
 
 use std::collections::BTreeMap;
@@ -51,6 +52,7 @@ pub(crate) fn value(report: &Report, losses: &Losses) -> Value {
         "waits": waits(report),
         "sleeps": sleeps(report),
         "slowest_operations": daemon_spans::slowest(report),
+        "guests": guests::value(report),
         "slowest": report.slowest.traces().iter().map(|trace| storage_operation(report, trace)).collect::<Vec<_>>(),
         "in_flight": final_state::in_flight(report),
         "devices_lost": final_state::lost_devices(report),

@@ -2,9 +2,11 @@
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::ids::TraceId;
+use blkkin_wire::ids::{NodeId, TraceId};
 use blkkin_wire::in_flight::FinalState;
 use blkkin_wire::remote_link::Reparented;
+use blkkin_wire::span::Span;
+use blkkin_wire::stage::LogTime;
 use blkkin_wire::syscalls::Arch;
 
 use crate::collect::calls::Calls;
@@ -13,6 +15,7 @@ use crate::collect::coverage::{Coverage, CoverageRow, DiskCount};
 use crate::collect::daemon_spans::{DaemonSpanInput, SlowestDaemonSpans};
 use crate::collect::devices::Devices;
 use crate::collect::files::Files;
+use crate::collect::guests::Guests;
 use crate::collect::kernel::Kernel;
 use crate::collect::layers::Layers;
 use crate::collect::queue_waits::QueueWaits;
@@ -76,6 +79,7 @@ pub struct Report {
     pub(crate) sleeps: Sleeps,
     pub(crate) daemon_spans: SlowestDaemonSpans,
     pub(crate) slowest: Slowest,
+    pub(crate) guests: Guests,
     pub(crate) final_state: FinalState,
     coverage: Coverage,
 }
@@ -83,7 +87,7 @@ pub struct Report {
 impl Report {
     /// Creates a report without traces.
     pub fn new(config: ReportConfig) -> Self {
-        let slowest = Slowest::new(config.slowest);
+        let (slowest, guests) = (Slowest::new(config.slowest), Guests::new(config.slowest));
         let daemon_spans = SlowestDaemonSpans::new(config.slowest, config.daemon_spans);
         Report {
             config,
@@ -100,6 +104,7 @@ impl Report {
             sleeps: Sleeps::default(),
             daemon_spans,
             slowest,
+            guests,
             final_state: FinalState::default(),
             coverage: Coverage::default(),
         }
@@ -120,6 +125,26 @@ impl Report {
         self.sleeps.add(classified);
         self.slowest.add(classified);
         self.daemon_spans.add(trace);
+    }
+
+    /// Adds one trace of a guest, before its spans. Only the sections about guests have it. `now`: the host's clock.
+    pub fn add_guests_trace(&mut self, trace: &Trace, now: LogTime) {
+        self.guests.add(trace, now);
+    }
+
+    /// Adds spans that left the linker, of guests and of this node.
+    pub fn add_linked_spans(&mut self, spans: &[Span]) {
+        self.guests.add_spans(spans);
+    }
+
+    /// Sets the number of records that a guest has lost so far.
+    pub fn set_guests_lost(&mut self, guest: NodeId, lost: u64) {
+        self.guests.set_lost(guest, lost);
+    }
+
+    /// Completes the operations of guests, after the last span. `refused`: endpoints that the linker refused.
+    pub fn finish_guests(&mut self, refused: u64) {
+        self.guests.finish(refused);
     }
 
     /// Adds the bytes of one trace to what the trace explains of its disks. Every trace counts,

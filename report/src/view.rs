@@ -14,6 +14,7 @@ mod daemon_spans;
 mod devices;
 mod files;
 mod final_state;
+mod guests;
 mod headline;
 mod kernel;
 mod layers;
@@ -35,6 +36,7 @@ use blkkin_wire::clock::DurationNs;
 
 pub(crate) use files::FILES_SHOWN;
 pub(crate) use final_state::device_name;
+pub(crate) use guests::PROGRAMS_SHOWN;
 pub(crate) use waits::{SLEEPS_SHOWN, WAITS_SHOWN};
 pub(crate) use written_by::WRITERS_SHOWN;
 
@@ -62,13 +64,15 @@ pub enum Section {
     Operations,
     /// Waterfalls of the slowest storage operations.
     Slowest,
+    /// Calls of guests by layer, and waterfalls of the slowest.
+    Guests,
     /// Causes of the bytes that each disk counted.
     Explained,
 }
 
 impl Section {
     /// Sections in the order of the page.
-    pub const ALL: [Section; 10] = [
+    pub const ALL: [Section; 11] = [
         Section::Layers,
         Section::Calls,
         Section::Devices,
@@ -78,6 +82,7 @@ impl Section {
         Section::Waits,
         Section::Operations,
         Section::Slowest,
+        Section::Guests,
         Section::Explained,
     ];
 
@@ -93,6 +98,7 @@ impl Section {
             Section::Waits => "waits",
             Section::Operations => "operations",
             Section::Slowest => "slowest",
+            Section::Guests => "guests",
             Section::Explained => "explained",
         }
     }
@@ -108,6 +114,7 @@ impl Section {
             Section::Waits => waits::lines(report, columns),
             Section::Operations => daemon_spans::lines(report, columns),
             Section::Slowest => slowest::lines(report, columns),
+            Section::Guests => guests::lines(report, columns),
             Section::Explained => coverage::lines(report, columns),
         }
     }
@@ -141,7 +148,7 @@ pub(crate) fn page(report: &Report, losses: &Losses, style: &Style, sections: &[
     }
     lines.extend(losses::lines(report, losses, columns));
     if is_summary {
-        lines.extend(summary::more(columns));
+        lines.extend(summary::more(report, columns));
     }
     lines.iter().map(|line| line.paint(style) + "\n").collect()
 }

@@ -14,6 +14,7 @@ pub mod bar;
 pub mod block;
 pub mod daemon_span;
 pub mod draw;
+pub(crate) mod guest;
 pub mod heading;
 mod page_origin;
 pub mod row;

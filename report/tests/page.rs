@@ -56,6 +56,24 @@ fn with_final_state() -> Report {
     report
 }
 
+/// Returns a report with operations of guests.
+fn with_guests() -> Report {
+    let mut report = common::report(&common::waits());
+    common::guests::add(&mut report);
+    report
+}
+
+#[test]
+fn operations_of_guests_are_in_layers() {
+    let report = with_guests();
+    for columns in [80, 100] {
+        let page = report.render(&style(columns), &common::no_losses(), &[Section::Guests]);
+        golden(&format!("guests-{columns}.txt"), &page);
+    }
+    assert_lines_fit(&report, &common::no_losses());
+    golden_json("guests.json", &report.to_json(&common::no_losses()));
+}
+
 #[test]
 fn page_at_100_columns() {
     golden(
@@ -110,6 +128,7 @@ fn summary_fits_a_terminal() {
         ("summary-write-back", common::report(&common::write_back::all_kinds())),
         ("summary-operations", common::daemon_spans()),
         ("summary-final-state", with_final_state()),
+        ("summary-guests", with_guests()),
     ] {
         let page = report.render(&style(80), &common::no_losses(), &[]);
         let is_usual = |line: &&str| {

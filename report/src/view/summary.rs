@@ -6,7 +6,7 @@ use blkkin_aggregator::latency;
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::DurationNs;
 
-use super::{calls, kernel};
+use super::{calls, guests, kernel};
 use crate::collect::coverage::Cause;
 use crate::collect::layers::{DeviceTime, Layer};
 use crate::report::Report;
@@ -34,11 +34,17 @@ const HALF: u128 = 51;
 /// Largest number of kinds of the kernel's work.
 const KERNEL_WORK_SHOWN: usize = 3;
 const MORE: &str = "more: --full, or --show layers,calls,devices,files,slowest";
+const MORE_WITH_GUESTS: &str = "more: --full, or --show guests,layers,calls,devices,files,slowest";
 
 /// Returns the sentences about the time of all calls and about the slowest operations, of storage and of daemons.
 pub(super) fn causes(report: &Report, columns: usize) -> Vec<Line> {
-    let sentences: Vec<String> =
-        places(report).into_iter().chain(slowest(report)).chain(slowest_operation(report)).collect();
+    let mut sentences = guests::sentences(report);
+    // With guests, QEMU's own calls are of less interest than theirs.
+    let has_guests = !sentences.is_empty();
+    sentences.extend(places(report));
+    if !has_guests {
+        sentences.extend(slowest(report).into_iter().chain(slowest_operation(report)));
+    }
     if sentences.is_empty() {
         return Vec::new();
     }
@@ -108,7 +114,12 @@ fn slowest_operation(report: &Report) -> Option<String> {
 
 /// Returns the calls that took the most, or the kernel's work if there are none.
 pub(super) fn tables(report: &Report, columns: usize) -> Vec<Line> {
-    let mut lines = calls::most(report, CALLS_SHOWN, columns);
+    let has_guests = !report.guests.rows().is_empty();
+    let mut lines = if has_guests {
+        guests::table(report, CALLS_SHOWN, columns)
+    } else {
+        calls::most(report, CALLS_SHOWN, columns)
+    };
     if lines.is_empty() {
         lines = kernel::most(report, KERNEL_WORK_SHOWN, columns);
     }
@@ -119,8 +130,9 @@ pub(super) fn tables(report: &Report, columns: usize) -> Vec<Line> {
 }
 
 /// Returns the line that names the options of the other sections.
-pub(super) fn more(columns: usize) -> Vec<Line> {
-    wrap(MORE, 0, columns, Ink::Plain)
+pub(super) fn more(report: &Report, columns: usize) -> Vec<Line> {
+    let text = if report.guests.rows().is_empty() { MORE } else { MORE_WITH_GUESTS };
+    wrap(text, 0, columns, Ink::Plain)
 }
 
 /// Returns the share of each disk's bytes that has a known cause.

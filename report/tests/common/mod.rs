@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
+pub mod guests;
 #[path = "../../src/sample.rs"]
 mod sample;
 pub mod write_back;
@@ -60,7 +61,7 @@ fn with_names(trace: &mut Trace) {
         Names { task: Some(task("sqlite3", 4_242)), devices: Arc::new(devices), ..Names::default() };
 }
 
-fn task(comm: &str, pid: u32) -> Arc<TaskEvent> {
+pub(crate) fn task(comm: &str, pid: u32) -> Arc<TaskEvent> {
     let (tid, pid) = (Tid(pid), Pid(pid));
     Arc::new(TaskEvent { change: TaskChange::Execed, tid, pid, ..TaskEvent::bare(TASK, STARTED, comm) })
 }
