@@ -118,6 +118,8 @@ pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) usdt: UsdtArgs,
     #[command(flatten)]
+    pub(crate) guests: GuestArgs,
+    #[command(flatten)]
     pub(crate) output: OutputArgs,
     /// End after this time (30s, 5m) instead of at Ctrl-C
     #[arg(long = "for", value_name = "TIME")]
@@ -651,6 +653,15 @@ pub(crate) struct UsdtArgs {
     /// their spans become parents of its system calls
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) probes: Vec<PathBuf>,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Virtual machines")]
+pub(crate) struct GuestArgs {
+    /// Receive the events of guests (`blkkin agent --port`) too, and link them with QEMU's: the folder has a
+    /// Unix socket for each, on which QEMU listens
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["path", "slower_than", "errors_only", "sample", "keep"])]
+    pub(crate) guests: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Args)]

@@ -174,6 +174,7 @@ impl TraceFilter {
             dirty_pages: false,
             sleeps: args.sleeps,
             machine_disks: false,
+            image_disks: false,
             head_sampling: self.head_sampling,
             keep: self.keep.clone(),
             keep_changeable: false,

@@ -1,16 +1,17 @@
-//! Receives the records of guests, and sends them to Kafka with those of this host.
+//! Receives the records of guests, and passes them on with those of this host.
 //!
 //! ```text
-//! guest: blkkin agent --port ── virtio-serial ── QEMU ── FOLDER/web1.sock ── thread of the guest ── Kafka
+//! guest: blkkin agent --port ── virtio-serial ── QEMU ── FOLDER/web1.sock ── thread of the guest ─┬─ Kafka (agent)
+//!                                                                                                 └─ join (trace)
 //! ```
 //!
 //! *In*: a folder with one Unix socket for each guest, which QEMU listens on (`-chardev
-//! socket,server=on,wait=off`). *Out*: records of `blkkin.events`, with this host's key, so that one joiner has the
-//! events of both; in each record with events the guest's virtual machine, its process here, and bounds of the
+//! socket,server=on,wait=off`). *Out*: records for a [`RecordTarget`]: `blkkin.events`, with this host's key, so that one
+//! joiner has the events of both, or the join of this process; in each record with events the guest's virtual machine, its process here, and bounds of the
 //! difference of the clocks, from pings; counters ([`GuestStats`]).
 //!
-//! *Invariant*: a record is acknowledged to the guest once the cluster has it, and not before. Nothing is
-//! stored here: what the cluster does not take waits in the guest, and a new start of this agent is sent it
+//! *Invariant*: a record is acknowledged to the guest once the target has it, and not before. Nothing is
+//! stored here: what the target does not take waits in the guest, and a new start of this process is sent it
 //! again.
 //!
 //! *A guest is not trusted.* A record is decoded before it is sent, and refused with its connection if it is
@@ -24,25 +25,26 @@
 
 mod connection;
 mod node_claims;
+mod target;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use blkkin_bus::kafka::{Ack, DeliveryHandle, EventProducer, KafkaError, Settings};
+use blkkin_bus::kafka::{Ack, DeliveryHandle};
 use blkkin_tracer::StopSignal;
-use blkkin_wire::ids::{NodeId, Source};
+use blkkin_wire::ids::Source;
 use tracing::{info, warn};
 
-use super::no_cluster;
 use crate::error::{CliError, cannot_spawn};
 use crate::service::{MetricFamily, MetricKind};
 use node_claims::NodeClaims;
+pub(crate) use target::{Cluster, LocalJoin, RecordTarget};
 
 /// Maximum bytes of a guest's records between its port and the cluster.
 const WINDOW_BYTES: usize = 4 << 20;
@@ -107,12 +109,11 @@ impl GuestStats {
 
 /// State that the threads of all guests share.
 struct Hub {
-    producer: RwLock<EventProducer>,
-    domain: NodeId,
+    target: Box<dyn RecordTarget>,
     /// Source of the host's own events.
     source: Source,
     next_handle: AtomicU64,
-    /// Records that the producer has, each with its outcome once it is known. Those of a connection that
+    /// Records that the target has, each with its outcome once it is known. Those of a connection that
     /// has ended are not here.
     outcomes: Mutex<HashMap<u64, Option<Ack>>>,
     claims: Mutex<NodeClaims>,
@@ -121,11 +122,11 @@ struct Hub {
 }
 
 impl Hub {
-    /// Hands a record to the producer. None if it has no room now.
-    fn send(&self, bytes: &[u8], events: u64) -> Result<Option<DeliveryHandle>, KafkaError> {
+    /// Hands a record to the target. None if it has no room now.
+    fn send(&self, bytes: &[u8], events: u64) -> Result<Option<DeliveryHandle>, String> {
         let handle = DeliveryHandle(self.next_handle.fetch_add(1, Relaxed));
         self.outcomes().insert(handle.0, None);
-        let sent = self.producer().try_send(self.domain, bytes, events, handle);
+        let sent = self.target.send(bytes, events, handle);
         if !matches!(sent, Ok(true)) {
             self.outcomes().remove(&handle.0);
         }
@@ -145,30 +146,15 @@ impl Hub {
         self.outcomes().remove(&handle.0);
     }
 
-    /// Takes over the outcomes that the producer has learnt.
+    /// Takes over the outcomes that the target has learnt.
     fn collect_outcomes(&self) {
-        let acks = self.producer().take_acks();
+        let acks = self.target.take_acks();
         let mut outcomes = self.outcomes();
         for (handle, ack) in acks {
             if let Some(outcome) = outcomes.get_mut(&handle.0) {
                 *outcome = Some(ack);
             }
         }
-    }
-
-    /// Replaces a producer that sends no more.
-    fn recreate_producer(&self) {
-        if !self.producer().has_fatal_error() {
-            return;
-        }
-        let mut producer = self.producer.write().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = producer.recreate() {
-            warn!("records of guests are not sent: {}", error.why);
-        }
-    }
-
-    fn producer(&self) -> RwLockReadGuard<'_, EventProducer> {
-        self.producer.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn outcomes(&self) -> MutexGuard<'_, HashMap<u64, Option<Ack>>> {
@@ -181,20 +167,19 @@ impl Hub {
 }
 
 /// The running threads.
-pub(super) struct Guests(JoinHandle<()>);
+pub(crate) struct Guests(JoinHandle<()>);
 
 impl Guests {
-    /// Starts to look for guests in a folder.
-    pub(super) fn start(
+    /// Starts to look for guests in a folder, until `stop`. `source` is of the host's own events.
+    pub(crate) fn start(
         folder: &Path,
-        settings: &Settings,
-        (source, domain): (Source, NodeId),
+        target: Box<dyn RecordTarget>,
+        source: Source,
         stats: Arc<GuestStats>,
         stop: &StopSignal,
     ) -> Result<Guests, CliError> {
         let hub = Arc::new(Hub {
-            producer: RwLock::new(EventProducer::new(settings, domain).map_err(no_cluster)?),
-            domain,
+            target,
             source,
             next_handle: AtomicU64::new(0),
             outcomes: Mutex::default(),
@@ -207,8 +192,8 @@ impl Guests {
         look.map(Guests).map_err(|error| cannot_spawn("cannot start a thread", &error))
     }
 
-    /// Waits for the threads, after `stop`. What the cluster has not acknowledged stays with the guests.
-    pub(super) fn join(self) {
+    /// Waits for the threads, after `stop`. What the target has not acknowledged stays with the guests.
+    pub(crate) fn join(self) {
         // A thread that panicked has printed why.
         let _ = self.0.join();
     }
@@ -219,7 +204,7 @@ fn look_for_guests(folder: &Path, hub: &Arc<Hub>) {
     let mut threads: HashMap<PathBuf, JoinHandle<()>> = HashMap::new();
     let mut problem = None;
     while !hub.stop.wait(LOOK_INTERVAL) {
-        hub.recreate_producer();
+        hub.target.recover();
         let sockets = match sockets(folder) {
             Ok(sockets) => sockets,
             Err(error) => {

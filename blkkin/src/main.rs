@@ -32,6 +32,7 @@ mod doctor;
 mod dump;
 mod error;
 mod filter;
+mod guests;
 mod log;
 mod privileges;
 mod report;

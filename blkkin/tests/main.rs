@@ -116,6 +116,7 @@ mod virtual_machines;
 mod vm_disks;
 mod vm_guest;
 mod vm_nbd;
+mod vm_report;
 mod waits;
 mod writeback;
 mod written_by;

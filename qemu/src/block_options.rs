@@ -84,6 +84,8 @@ pub struct ImageOptions {
 pub(crate) struct BlockOptions {
     nodes: Vec<Node>,
     devices: Vec<OptionList>,
+    /// True if each drive has a temporary image above it.
+    are_snapshots: bool,
 }
 
 /// Node of QEMU's block graph.
@@ -105,6 +107,10 @@ struct Node {
     cache: CacheOptions,
     /// True if QEMU finds out the format of a file without one.
     is_probed: bool,
+    /// True if the data begin after the file's first byte, or end before its last.
+    is_slice: bool,
+    /// True if QEMU writes to a temporary image above it.
+    is_snapshot: bool,
     /// Device that QEMU adds for it.
     device: Option<&'static str>,
 }
@@ -138,6 +144,7 @@ impl BlockOptions {
                     list.into_iter()
                         .for_each(|list| _ = options.add_node(&list, "", CacheOptions::default()));
                 }
+                Some("snapshot") => options.are_snapshots = true,
                 Some("device") if options.devices.len() < ENTRIES_MAX => {
                     options.devices.extend(arguments.next().map(|text| OptionList::parse(text, "driver")));
                 }
@@ -173,13 +180,10 @@ impl BlockOptions {
         let nodes = || chain.iter().filter_map(|number| self.nodes.get(*number));
         let mut names = nodes().rev().flat_map(|node| &node.names);
         let device = names.find_map(|name| self.devices.iter().find(|device| device.is("drive", name)));
-        let format = nodes().filter_map(|node| node.driver.as_deref());
-        let mut format = format.filter(|driver| !PROTOCOLS.contains(driver) && !FILTERS.contains(driver));
-        let default = (!nodes().any(|node| node.is_probed)).then_some("raw");
         let of_device = device.and_then(|device| device.flag("write-cache")).map(|on| !on);
         Some(ImageOptions {
             node: nodes().rev().find_map(|node| node.names.first().cloned()),
-            format: format.next().or(default).map(str::to_owned),
+            format: format_of(&nodes().collect::<Vec<_>>()).map(str::to_owned),
             aio: nodes().find_map(|node| node.aio).unwrap_or(Aio::Threads),
             cache: CacheMode {
                 direct: innermost.cache.direct.unwrap_or(false),
@@ -188,7 +192,9 @@ impl BlockOptions {
                     .or_else(|| nodes().find_map(|node| node.cache.write_through))
                     .unwrap_or(false),
             },
-            is_backing: self.nodes.iter().any(|node| self.leads_to(node.backing.as_ref(), outermost)),
+            is_backing: self.are_snapshots
+                || nodes().any(|node| node.is_snapshot)
+                || self.nodes.iter().any(|node| self.leads_to(node.backing.as_ref(), outermost)),
             device: device
                 .and_then(|device| device.get("driver"))
                 .or_else(|| nodes().find_map(|node| node.device))
@@ -268,7 +274,8 @@ impl BlockOptions {
         self.nodes.push(Node {
             names: get("node-name").into_iter().collect(),
             driver: get("driver"),
-            server: server_of(options, prefix),
+            is_slice: get("offset").or_else(|| get("size")).is_some(),
+            server: NbdServer::of_options(options, prefix),
             file: get("filename"),
             aio: get("aio").as_deref().and_then(Aio::parse),
             cache,
@@ -295,7 +302,8 @@ impl BlockOptions {
         let mode = options.get("cache").and_then(CacheMode::parse);
         let cache = CacheOptions::read(&options, "").or(mode.map(CacheOptions::from).unwrap_or_default());
         let file = get("file");
-        let server = file.as_deref().and_then(NbdServer::of_file_name).or_else(|| server_of(&options, ""));
+        let server =
+            file.as_deref().and_then(NbdServer::of_file_name).or_else(|| NbdServer::of_options(&options, ""));
         let json = file.as_deref().and_then(|file| file.strip_prefix("json:")).map(OptionList::json);
         let wraps = match &json {
             Some(json) => self.add_node(json, "", cache),
@@ -313,17 +321,28 @@ impl BlockOptions {
             has_no_backing: options.is("backing", ""),
             aio: get("aio").as_deref().and_then(Aio::parse),
             cache,
-            is_probed: true,
+            // A JSON object describes the drive's own node.
+            is_probed: json.is_none(),
+            is_slice: get("offset").or_else(|| get("size")).is_some(),
+            is_snapshot: options.flag("snapshot") == Some(true),
             device: options.is("if", "virtio").then_some("virtio-blk"),
         });
     }
 }
 
-/// Returns the server of a node of the driver `nbd` that has this prefix in its keys.
-fn server_of(options: &OptionList, prefix: &str) -> Option<NbdServer> {
-    let file_name = options.get(&format!("{prefix}filename")).and_then(NbdServer::of_file_name);
-    let is_nbd = options.is(&format!("{prefix}driver"), "nbd");
-    file_name.or_else(|| NbdServer::of_options(options, prefix).filter(|_| is_nbd))
+/// Returns the format of the data that a device gets, of the nodes from the file outwards: that of the outermost node
+/// with one. Raw only if no node in between changes the data or their offsets.
+fn format_of<'a>(nodes: &[&'a Node]) -> Option<&'a str> {
+    let is_format = |driver: &&str| !PROTOCOLS.contains(driver) && !FILTERS.contains(driver);
+    let format = |node: &&'a Node| node.driver.as_deref().filter(is_format);
+    let outermost = nodes.last()?;
+    // QEMU finds out the format of a drive's data by their first bytes.
+    if outermost.is_probed && format(outermost).is_none() {
+        return None;
+    }
+    let other = nodes.iter().rev().filter_map(format).find(|driver| *driver != "raw");
+    let raw = if nodes.iter().any(|node| node.is_slice) { "raw slice" } else { "raw" };
+    Some(other.unwrap_or(raw))
 }
 
 impl Aio {
@@ -556,6 +575,32 @@ mod tests {
             r#"Tcp("old", 10809) - - - writeback"#,
         ];
         assert_eq!(options.servers().map(disk).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn data_are_raw_only_if_no_node_changes_them() {
+        let file = "driver=file,filename=/a,node-name=f";
+        let format = |nodes: &[&str]| {
+            let nodes = [&[file], nodes].concat();
+            let arguments: Vec<&str> = nodes.iter().flat_map(|node| ["-blockdev", node]).collect();
+            of(&arguments, "/a").unwrap().format
+        };
+        let some = |format: &str| Some(format.to_owned());
+        assert_eq!(format(&["driver=raw,node-name=r,file=f"]), some("raw"));
+        assert_eq!(format(&["driver=raw,node-name=r,file=f,offset=512"]), some("raw slice"));
+        assert_eq!(format(&["driver=raw,node-name=r,file=f", "driver=luks,file=r"]), some("luks"));
+        let slice = "driver=raw,node-name=r,file=f,offset=512,size=1M";
+        assert_eq!(
+            format(&[slice, "driver=qcow2,file=r,node-name=q", "driver=throttle,file=q"]),
+            some("qcow2")
+        );
+        let of_drive = |drive: &str| of(&["-drive", drive], "/a").unwrap();
+        assert_eq!(of_drive("file.driver=raw,file.file.driver=file,file.file.filename=/a").format, None);
+        assert_eq!(of_drive("file.filename=/a").format, None);
+        let is_backing = |arguments: &[&str]| of(arguments, "/a").unwrap().is_backing;
+        assert!(is_backing(&["-drive", "file=/a,snapshot=on"]));
+        assert!(is_backing(&["-hda", "/a", "-snapshot"]));
+        assert!(!is_backing(&["-drive", "file=/a,snapshot=off"]));
     }
 
     #[test]

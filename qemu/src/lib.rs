@@ -32,7 +32,7 @@ mod qcow2;
 pub use block_options::{Aio, CacheMode, ImageOptions};
 pub use image::{Image, Naming};
 pub use machines::{
-    Machine, NbdDisk, images_of, is_qemu_program, machine_of, machine_of_qemu, machines, nbd_disks_of,
+    Machine, NbdDrive, images_of, is_qemu_program, machine_of, machine_of_qemu, machines, nbd_drives_of,
     processes,
 };
 pub use nbd_server::NbdServer;

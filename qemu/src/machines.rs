@@ -114,22 +114,27 @@ pub fn images_of(root: &Path, pid: u32) -> Option<Vec<Image>> {
     Some(images)
 }
 
-/// Disk of a virtual machine that an NBD server has.
+/// Drive of a command line that an NBD server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NbdDisk {
+pub struct NbdDrive {
     /// Server.
     pub server: NbdServer,
-    /// Options on the command line.
+    /// Options on the command line. It is a backing file also if the header of an open image names a server that may be
+    /// this one, as after a snapshot.
     pub options: ImageOptions,
 }
 
-/// Lists the disks over NBD that the command line of a QEMU process names.
-pub fn nbd_disks_of(root: &Path, pid: u32) -> Option<Vec<NbdDisk>> {
+/// Lists the drives over NBD that the command line of a QEMU process names. `images`: those that it has open.
+pub fn nbd_drives_of(root: &Path, pid: u32, images: &[Image]) -> Option<Vec<NbdDrive>> {
     let options = BlockOptions::parse(command_line(&process_folder(root, pid))?.get(1..)?);
-    let disk = |(server, number): (&NbdServer, usize)| {
-        Some(NbdDisk { server: server.clone(), options: options.of(number)? })
+    let backing = images.iter().filter_map(|image| image.qcow2.as_ref()?.backing.as_ref());
+    let backing: Vec<_> = backing.filter_map(|name| NbdServer::of_backing_name(&name.path)).collect();
+    let drive = |(server, number): (&NbdServer, usize)| {
+        let mut options = options.of(number)?;
+        options.is_backing |= backing.iter().any(|below| below.may_be(server));
+        Some(NbdDrive { server: server.clone(), options })
     };
-    Some(options.servers().filter_map(disk).collect())
+    Some(options.servers().filter_map(drive).collect())
 }
 
 fn process_folder(root: &Path, pid: u32) -> PathBuf {

@@ -1,11 +1,12 @@
 //! NBD servers that a command line names, and whether a connection leads to one of them.
 //!
-//! *In*: a file name of QEMU's (`nbd://HOST:PORT/EXPORT`, `nbd:unix:PATH`), or the options of its driver `nbd`; and the
-//! name of a connection, as the kernel side has it. *Out*: an [`NbdServer`].
+//! *In*: a file name of QEMU's (`nbd://HOST:PORT/EXPORT`, `nbd:unix:PATH`), or the options of its driver `nbd`; and the remote
+//! address or path of a connection. *Out*: an [`NbdServer`].
 //!
-//! *Invariant*: a connection leads to a server if its far end has the server's port and address, or the path of its
-//! socket. A host name is not resolved, since its address may have changed: there the port decides. So a connection can lead to
-//! several of the servers that one command line names, and then the caller has a choice.
+//! *Invariant*: a connection leads to a server if its remote end has the server's port and address, or the path of its
+//! socket. A host name is not resolved, since its address may have changed: there the port decides. Any connection may lead to
+//! a server with an address that cannot be read. So a connection can lead to several of the servers that one command line names,
+//! and then the caller has a choice.
 //!
 //! Source: block/nbd.c of QEMU (`nbd_parse_uri`, `nbd_parse_filename`, `nbd_config`); IANA for the default port.
 
@@ -24,6 +25,8 @@ pub enum NbdServer {
     Tcp(String, u16),
     /// Path of a Unix socket.
     Unix(String),
+    /// Address in a form that is not read, as a service name for a port.
+    Unknown,
 }
 
 impl Display for NbdServer {
@@ -32,6 +35,7 @@ impl Display for NbdServer {
             NbdServer::Tcp(host, port) if host.contains(':') => write!(formatter, "nbd://[{host}]:{port}"),
             NbdServer::Tcp(host, port) => write!(formatter, "nbd://{host}:{port}"),
             NbdServer::Unix(path) => write!(formatter, "nbd:unix:{path}"),
+            NbdServer::Unknown => formatter.write_str("NBD server"),
         }
     }
 }
@@ -39,62 +43,89 @@ impl Display for NbdServer {
 impl NbdServer {
     /// Parses a file name. None for other protocols, and for TLS (`nbds`), whose requests are not seen.
     pub(crate) fn of_file_name(name: &str) -> Option<NbdServer> {
-        if let Some(rest) = name.strip_prefix("nbd:unix:") {
-            return of_path(rest.split(':').next()?);
-        }
-        let schemes = ["nbd+unix://", "nbd+tcp://", "nbd://"];
-        let scheme = schemes.into_iter().find(|scheme| name.starts_with(scheme));
-        let Some(scheme) = scheme else {
-            // The old form: nbd:HOST:PORT:exportname=NAME.
-            let (host, rest) = host_and_rest(name.strip_prefix("nbd:")?)?;
-            return Some(NbdServer::Tcp(host, rest.strip_prefix(':')?.split(':').next()?.parse().ok()?));
-        };
+        let schemes = ["nbd+unix://", "nbd+tcp://", "nbd://", "nbd:unix:", "nbd:"];
+        let scheme = schemes.into_iter().find(|scheme| name.starts_with(scheme))?;
         let rest = name.strip_prefix(scheme)?;
-        if scheme == "nbd+unix://" {
-            let (_, query) = rest.split_once('?')?;
-            let path = query.split(['&', ';']).find_map(|part| part.strip_prefix("socket="))?;
-            return of_path(&decoded(path));
-        }
-        let authority = rest.split(['/', '?']).next()?;
-        let authority = authority.rsplit('@').next()?;
-        let (host, rest) = host_and_rest(authority)?;
-        let port = match rest.strip_prefix(':') {
-            Some(port) => port.parse().ok()?,
-            None => PORT,
+        let server = match scheme {
+            "nbd+unix://" => of_socket_query(rest),
+            "nbd:unix:" => of_path(rest.split(":exportname=").next().unwrap_or(rest)),
+            "nbd:" => of_host_and_port(rest),
+            _ => of_authority(rest.split(['/', '?']).next().unwrap_or(rest)),
         };
-        Some(NbdServer::Tcp(decoded(&host), port))
+        Some(server.unwrap_or(NbdServer::Unknown))
     }
 
-    /// Reads the options of the driver `nbd` that have this prefix in their keys.
+    /// Reads the options that have this prefix in their keys, if they are of the driver `nbd`.
     pub(crate) fn of_options(options: &OptionList, prefix: &str) -> Option<NbdServer> {
+        if !options.is(&format!("{prefix}driver"), "nbd") {
+            return None;
+        }
         // The first form is that of `-blockdev`, the other one is older.
         let get = |name: &str| {
             let both = [format!("{prefix}server.{name}"), format!("{prefix}{name}")];
             both.iter().find_map(|key| options.get(key))
         };
-        match (get("path"), get("host")) {
+        let server = match (get("path"), get("host")) {
             (Some(path), _) => of_path(path),
             (None, Some(host)) => {
-                let port = get("port").map_or(Some(PORT), |port| port.parse().ok())?;
-                Some(NbdServer::Tcp(host.to_owned(), port))
+                let port = get("port").map_or(Some(PORT), |port| port.parse().ok());
+                port.map(|port| NbdServer::Tcp(host.to_owned(), port))
             }
             (None, None) => None,
+        };
+        Some(server.unwrap_or(NbdServer::Unknown))
+    }
+
+    /// Reads the name of a backing file, as the header of a qcow2 image has it.
+    pub(crate) fn of_backing_name(name: &str) -> Option<NbdServer> {
+        let Some(json) = name.strip_prefix("json:") else { return NbdServer::of_file_name(name) };
+        let options = OptionList::json(json);
+        ["", "file."].iter().find_map(|prefix| NbdServer::of_options(&options, prefix))
+    }
+
+    /// Returns whether both may be one server.
+    pub(crate) fn may_be(&self, other: &NbdServer) -> bool {
+        match (self, other) {
+            // Hosts have several names.
+            (NbdServer::Tcp(_, port), NbdServer::Tcp(_, of_other)) => port == of_other,
+            (NbdServer::Unix(path), NbdServer::Unix(of_other)) => path == of_other,
+            (NbdServer::Unknown, _) | (_, NbdServer::Unknown) => true,
+            _ => false,
         }
     }
 
     /// Returns whether a TCP connection to this address leads to it.
-    pub fn is_at(&self, far: SocketAddr) -> bool {
-        let NbdServer::Tcp(host, port) = self else { return false };
+    pub fn is_at(&self, remote: SocketAddr) -> bool {
+        let NbdServer::Tcp(host, port) = self else { return *self == NbdServer::Unknown };
         // A name is no address.
-        let is_host =
-            host.parse::<IpAddr>().map_or(true, |own| own.to_canonical() == far.ip().to_canonical());
-        far.port() == *port && is_host
+        let is_host = |own: IpAddr| own.to_canonical() == remote.ip().to_canonical();
+        remote.port() == *port && host.parse().map_or(true, is_host)
     }
 
     /// Returns whether a connection to a socket with this path leads to it.
     pub fn is_path(&self, path: &str) -> bool {
-        matches!(self, NbdServer::Unix(own) if own == path)
+        matches!(self, NbdServer::Unix(own) if own == path) || *self == NbdServer::Unknown
     }
+}
+
+fn of_authority(authority: &str) -> Option<NbdServer> {
+    let (host, rest) = host_and_rest(authority.rsplit('@').next()?)?;
+    let port = match rest.strip_prefix(':') {
+        Some(port) => port.parse().ok()?,
+        None => PORT,
+    };
+    Some(NbdServer::Tcp(decoded(&host), port))
+}
+
+/// Reads the old form `HOST:PORT:exportname=NAME`.
+fn of_host_and_port(text: &str) -> Option<NbdServer> {
+    let (host, rest) = host_and_rest(text)?;
+    Some(NbdServer::Tcp(host, rest.strip_prefix(':')?.split(':').next()?.parse().ok()?))
+}
+
+fn of_socket_query(text: &str) -> Option<NbdServer> {
+    let (_, query) = text.split_once('?')?;
+    of_path(&decoded(query.split(['&', ';']).find_map(|part| part.strip_prefix("socket="))?))
 }
 
 fn of_path(path: &str) -> Option<NbdServer> {
@@ -147,18 +178,12 @@ mod tests {
         assert_eq!(of("nbd+unix:///disk?socket=/run/a%20b.sock"), unix("/run/a b.sock"));
         assert_eq!(of("nbd+unix://?x=1&socket=/s"), unix("/s"));
         assert_eq!(of("nbd:unix:/run/a.sock:exportname=b"), unix("/run/a.sock"));
-        let others = [
-            "nbds://store",
-            "/nbd://",
-            "nbd:",
-            "nbd:host",
-            "nbd:host:x",
-            "nbd://",
-            "nbd://[::1",
-            "nbd://h:x",
-        ];
-        assert_eq!(others.map(of), [const { None }; 8]);
-        assert_eq!(["nbd+unix:///disk", "nbd:unix:", "nbd+unix://?socket="].map(of), [const { None }; 3]);
+        assert_eq!(of("nbd:unix:/a:b.sock:exportname=c"), unix("/a:b.sock"));
+        assert_eq!(["nbds://store", "/nbd://", "file:nbd"].map(of), [const { None }; 3]);
+        let unread = ["nbd:", "nbd:host", "nbd:host:x", "nbd://", "nbd://[::1", "nbd://h:x"];
+        assert_eq!(unread.map(of), [const { Some(NbdServer::Unknown) }; 6]);
+        let without_path = ["nbd+unix:///disk", "nbd:unix:", "nbd+unix://?socket="];
+        assert_eq!(without_path.map(of), [const { Some(NbdServer::Unknown) }; 3]);
         assert_eq!(of("nbd://a%zz%4"), tcp("a%zz%4", 10_809));
         for name in ["nbd://store:10809", "nbd://[::1]:7", "nbd:unix:/run/a.sock"] {
             assert_eq!(of(name).unwrap().to_string(), name);
@@ -172,20 +197,37 @@ mod tests {
         assert_eq!(of("raw,file.driver=nbd,file.host=store", "file."), tcp("store", 10_809));
         assert_eq!(of("nbd,server.type=unix,server.path=/s", ""), unix("/s"));
         assert_eq!(of("nbd,path=/s", ""), unix("/s"));
-        assert_eq!(of("nbd,server.host=store,server.port=x", ""), None);
-        assert_eq!(of("nbd,export=a", ""), None);
+        let unread = ["nbd,server.host=store,server.port=nbd", "nbd,export=a"];
+        assert_eq!(unread.map(|text| of(text, "")), [const { Some(NbdServer::Unknown) }; 2]);
+        assert_eq!(of("raw,host=store", ""), None);
+    }
+
+    #[test]
+    fn the_header_of_an_image_may_name_a_server() {
+        let nested = r#"json:{"driver": "raw", "file": {"driver": "nbd", "server.host": "store", "server.port": "7"}}"#;
+        let names = ["nbd://store:7/a", nested, r#"json:{"driver": "nbd", "path": "/s"}"#, "/base.img"];
+        assert_eq!(
+            names.map(NbdServer::of_backing_name),
+            [tcp("store", 7), tcp("store", 7), unix("/s"), None]
+        );
+        let server = |name: &str| NbdServer::of_file_name(name).unwrap();
+        assert!(server("nbd://store:7").may_be(&server("nbd://192.0.2.2:7")));
+        assert!(!server("nbd://store:7").may_be(&server("nbd://store")));
+        assert!(!server("nbd:unix:/s").may_be(&server("nbd://s")));
+        assert!(server("nbd:unix:/s").may_be(&NbdServer::Unknown));
     }
 
     #[test]
     fn a_connection_leads_to_the_server_with_its_address() {
-        let far = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let remote = |text: &str| text.parse::<SocketAddr>().unwrap();
         let server = |text: &str| NbdServer::of_file_name(text).unwrap();
-        assert!(server("nbd://192.0.2.2").is_at(far("192.0.2.2:10809")));
-        assert!(server("nbd://[::ffff:192.0.2.2]").is_at(far("192.0.2.2:10809")));
-        assert!(server("nbd://store").is_at(far("192.0.2.2:10809")), "a name has any address");
-        assert!(!server("nbd://192.0.2.3").is_at(far("192.0.2.2:10809")));
-        assert!(!server("nbd://192.0.2.2").is_at(far("192.0.2.2:10810")));
+        assert!(server("nbd://192.0.2.2").is_at(remote("192.0.2.2:10809")));
+        assert!(server("nbd://[::ffff:192.0.2.2]").is_at(remote("192.0.2.2:10809")));
+        assert!(server("nbd://store").is_at(remote("192.0.2.2:10809")), "a name has any address");
+        assert!(!server("nbd://192.0.2.3").is_at(remote("192.0.2.2:10809")));
+        assert!(!server("nbd://192.0.2.2").is_at(remote("192.0.2.2:10810")));
         assert!(server("nbd:unix:/s").is_path("/s") && !server("nbd:unix:/s").is_path("/t"));
-        assert!(!server("nbd:unix:/s").is_at(far("192.0.2.2:10809")) && !server("nbd://s").is_path("s"));
+        assert!(NbdServer::Unknown.is_at(remote("192.0.2.2:1")) && NbdServer::Unknown.is_path("/s"));
+        assert!(!server("nbd:unix:/s").is_at(remote("192.0.2.2:10809")) && !server("nbd://s").is_path("s"));
     }
 }

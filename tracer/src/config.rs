@@ -118,6 +118,8 @@ pub struct TracerConfig {
     pub sleeps: bool,
     /// Names this machine's disks as its host does: it is a virtual machine whose host links its requests.
     pub machine_disks: bool,
+    /// Reports the disks of this machine's virtual machines: the events of guests are linked with QEMU's.
+    pub image_disks: bool,
     /// Ratio by which roots are recorded at first; none: each root, and the ratio cannot be changed.
     /// It leaves the kernel's own work out ([`TracerConfig::kernel_origin`]).
     pub head_sampling: Option<HeadSampling>,
@@ -146,6 +148,7 @@ impl Default for TracerConfig {
             dirty_pages: false,
             sleeps: false,
             machine_disks: false,
+            image_disks: false,
             head_sampling: None,
             keep: Vec::new(),
             keep_changeable: false,

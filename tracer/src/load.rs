@@ -195,7 +195,8 @@ impl Tracer {
         tracer.prepare_usdt(&config.usdt_probes)?;
         let no_thread =
             |error: io::Error| TracerError::System { path: "a thread".into(), reason: error.to_string() };
-        tracer.machines = Some(MachineWatcher::start(config.contexts.is_enabled()).map_err(no_thread)?);
+        tracer.machines =
+            Some(MachineWatcher::start(config.contexts.is_enabled(), config.image_disks).map_err(no_thread)?);
         Ok(tracer)
     }
 

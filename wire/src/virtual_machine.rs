@@ -7,7 +7,7 @@
 //!
 //! An event of process 0 is of the node itself: all that it traces runs in this virtual machine. Only the host
 //! knows that for certain, so the host's agent adds it to each record of a guest
-//! (`blkkin/src/services/agent/guests.rs`), and no guest may send one.
+//! (`blkkin/src/guests.rs`), and no guest may send one.
 //!
 //! *Why not in [`ProcessContextEvent`](crate::process_context::ProcessContextEvent)*: that is what a process
 //! publishes about itself, and it can withdraw it. A program can do both.

@@ -39,7 +39,7 @@ use crate::trace::page_origins::{OriginNames, WriterName};
 use crate::trace::{DeviceNames, Names, ProcessNames};
 
 /// Maximum number of processes with a process context, of up to 15 KiB each, or a virtual machine, of up to
-/// 2 KiB: as many as a tracer reads at a time (`tracer/src/enrich/contexts/process_contexts.rs`).
+/// 2 KiB and some 150 B for each NBD connection (64): as many as a tracer reads at a time (`tracer/src/enrich/contexts/process_contexts.rs`).
 const PROCESSES_MAX: usize = 8_192;
 
 /// Names that events may still refer to.
@@ -198,16 +198,12 @@ impl NameTable {
         Names { devices, node_machine, ..Names::default() }
     }
 
-    /// Returns the names that a daemon span of a process has: the virtual machine that it runs. It has no task, and names its
+    /// Returns the names that a daemon span has: the virtual machine that its process runs. It has no task, and names its
     /// service on its own.
     pub(super) fn of_process(&mut self, pid: Pid) -> Names {
-        let runs_machine = |names: &&Arc<ProcessNames>| names.virtual_machine.is_some();
-        let machine = self
-            .processes
-            .get(&pid)
-            .filter(runs_machine)
-            .map(|names| ProcessNames { context: None, virtual_machine: names.virtual_machine.clone() });
-        Names { process: machine.map(Arc::new), ..self.of_node() }
+        let process = if self.processes.is_empty() { None } else { self.processes.get(&pid).cloned() };
+        let process = process.filter(|names| names.virtual_machine.is_some());
+        Names { process, ..self.of_node() }
     }
 
     pub(super) fn of_task(&mut self, task: TaskRef) -> Names {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use blkkin_wire::async_io::{AsyncIoEvent, AsyncIoOutcome};
 use blkkin_wire::clock::{ClockOffset, MonotonicNs};
-use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent};
+use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SpanStatus};
 use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
 use blkkin_wire::event::{BioEvent, BlockOp, RequestEvent, Submitter, SyscallEvent, SyscallOutcome};
 use blkkin_wire::fragment::TraceFragment;
-use blkkin_wire::ids::{BootId, NodeId, Pid, Sector, SpanId};
+use blkkin_wire::ids::{BootId, NodeId, Pid, Sector, SpanId, TraceId};
 use blkkin_wire::remote_link::{LinkEndpoint, RemoteLink, RpcEndpointEvent, RpcSide};
+use blkkin_wire::span::SpanKind;
 use blkkin_wire::syscalls::SyscallId;
 use blkkin_wire::virtual_machine::{HostProcess, MachineDisk, NbdDisk, VirtualMachineEvent};
 
@@ -147,38 +148,71 @@ fn a_submission_without_a_result_has_the_length_of_its_bios_if_all_are_there() {
     assert_eq!(servers(&trace), [(trace.source.trace_id(SpanId(2)).0, 2, write(8))]);
 }
 
-#[test]
-fn a_request_over_nbd_is_the_server_of_its_range_and_the_client_of_its_daemon() {
+/// Returns QEMU's span of an NBD request for 4 KiB at 8 KiB, in a trace of its own.
+fn nbd_span(name: &str) -> DaemonSpanEvent {
     let number = |key: &str, value: i64| Annotation {
         time: MonotonicNs(10),
         key: key.into(),
         value: AnnotationValue::Number(value),
     };
-    let span = |name: &str| DaemonSpanEvent {
+    let trace = fixtures::trace(NBD_SPAN).id;
+    DaemonSpanEvent {
         name: name.into(),
+        kind: SpanKind::Client,
         annotations: vec![number("nbd.offset", 8_192), number("nbd.length", 4_096)],
-        ..DaemonSpanEvent::bare(SpanId(1), fixtures::trace(1).id, MonotonicNs(10), MonotonicNs(90))
-    };
-    let of_span = |span: DaemonSpanEvent| {
-        let mut trace = of_qemu(Root::DaemonSpan(span.into()));
-        let client = fixtures::rpc_endpoint(1, RpcSide::Client, 7, (10, 90));
-        let disk = NbdDisk { disk: "serial=far".into(), connection: client.key.connection.clone() };
-        let process = Arc::make_mut(trace.names.process.as_mut().unwrap());
-        process.virtual_machine.as_mut().unwrap().nbd_disks = vec![disk];
-        trace.rpc_endpoints = vec![client];
-        trace
-    };
-    let trace = of_span(span("nbd write"));
+        ..DaemonSpanEvent::bare(SpanId(NBD_SPAN), trace, MonotonicNs(20), MonotonicNs(80))
+    }
+}
+
+const NBD_SPAN: u64 = 40;
+
+fn of_nbd_span(span: DaemonSpanEvent) -> Trace {
+    let template = of_qemu(Root::Missing);
+    let mut trace =
+        Trace { names: template.names, root: Root::DaemonSpan(span.into()), ..fixtures::trace(NBD_SPAN) };
+    let client = fixtures::rpc_endpoint(NBD_SPAN, RpcSide::Client, 7, (20, 80));
+    let disk = NbdDisk { disk: "serial=root".into(), connection: client.key.connection.clone() };
+    let process = Arc::make_mut(trace.names.process.as_mut().unwrap());
+    process.virtual_machine.as_mut().unwrap().nbd_disks = vec![disk];
+    trace.rpc_endpoints = vec![client];
+    trace
+}
+
+/// Returns the trace of an NBD request of a virtual machine's process.
+pub(super) fn nbd_request(name: &str) -> Trace {
+    of_nbd_span(nbd_span(name))
+}
+
+/// Returns a guest's trace whose request has the range of that NBD request, to the same disk of the same host.
+pub(super) fn guest_with_disk() -> Trace {
+    let qemu = nbd_request("nbd write");
+    let mut trace = of_guest(Root::Call(fixtures::call(1, 10, 90)));
+    trace.source.node = NodeId(77);
+    trace.id = trace.source.trace_id(trace.root_span);
+    trace.requests[0].op = BlockOp(1);
+    trace.requests[0].issue = Some(MonotonicNs(15));
+    trace.requests[0].complete = MonotonicNs(85);
+    let pid = qemu.names.virtual_machine().unwrap().pid;
+    let clock = ClockOffset { at: MonotonicNs(5), low: 0, high: 0 };
+    trace.names.node_machine =
+        node(HostProcess { node: qemu.source.node, boot: qemu.source.boot, pid, clock: Some(clock) });
+    name_disk(&mut trace);
+    trace
+}
+
+#[test]
+fn a_request_over_nbd_is_the_server_of_its_range_and_the_client_of_its_daemon() {
+    let trace = nbd_request("nbd write");
     let all: Vec<LinkEndpoint> = endpoints(&trace).collect();
     let [client, server] = &all[..] else { panic!("{all:?}") };
     assert_eq!((client.event.side, &*client.event.key.protocol), (RpcSide::Client, "nbd"));
-    let key = write(16).key(trace.source.node, Pid(100), "serial=far");
+    let key = write(16).key(trace.source.node, Pid(100), "serial=root");
     assert_eq!((server.event.side, &server.event.key, server.trace), (RpcSide::Server, &key, trace.id));
-    assert_eq!([server.event.begin, server.event.end], [MonotonicNs(10), MonotonicNs(90)]);
+    assert_eq!([server.event.begin, server.event.end], [MonotonicNs(20), MonotonicNs(80)]);
     let all: Vec<TraceFragment> = fragments(&trace).collect();
     assert_eq!((all.len(), all[0].remote_link.clone()), (1, RemoteLink::PendingParent));
     let cookie = |name: &str| {
-        let trace = of_span(span(name));
+        let trace = nbd_request(name);
         let mut servers = endpoints(&trace).filter(|one| one.event.side == RpcSide::Server);
         servers.next().map(|one| DiskRequest::from_cookie(one.event.key.cookie))
     };
@@ -187,14 +221,16 @@ fn a_request_over_nbd_is_the_server_of_its_range_and_the_client_of_its_daemon() 
     assert_eq!(cookie("nbd flush"), Some(DiskRequest::FLUSH));
     assert_eq!(["nbd trim", "nbd write zeroes"].map(cookie), [of(DiskOperation::Discard); 2]);
     assert_eq!(cookie("nbd block status"), None);
-    // A request that was sent again, another connection, and a span without a connection.
-    let mut resent = of_span(span("nbd write"));
+    // A request that was sent again or failed, another connection, a span without one, and a daemon's own span.
+    let mut resent = nbd_request("nbd write");
     resent.rpc_endpoints[0].no_reply = true;
-    let mut other = of_span(span("nbd write"));
+    let mut other = nbd_request("nbd write");
     other.rpc_endpoints[0].key.connection = "other".into();
-    let mut local = of_span(span("nbd write"));
+    let mut local = nbd_request("nbd write");
     local.rpc_endpoints.clear();
-    for trace in [resent, other, local] {
+    let failed = of_nbd_span(DaemonSpanEvent { status: SpanStatus::Error(5), ..nbd_span("nbd write") });
+    let daemons = of_nbd_span(DaemonSpanEvent { trace: TraceId(7), ..nbd_span("nbd write") });
+    for trace in [resent, other, local, failed, daemons] {
         assert!(!trace.has_remote_client());
     }
 }

@@ -7,8 +7,10 @@
 use std::fs;
 use std::path::PathBuf;
 
+use blkkin_wire::batch::EventBatch;
 use blkkin_wire::fragment::{Incarnation, TraceFragment};
 use blkkin_wire::stage::{InputRecord, LogTime, Stage, StageOutput};
+use blkkin_wire::v1;
 
 use super::assemble::{AssembleStage, AssembleStageConfig};
 use super::join::{JoinStage, JoinStageConfig};
@@ -38,14 +40,13 @@ fn golden(version: u32, stage: &str) -> PathBuf {
 /// Asserts that the stage saves the same state of these records as when its version was recorded,
 /// and that states of each version from [`OLDEST`] on are restored. With BLESS in the environment it
 /// records the state of this version.
-fn assert_states<S: Stage>(stage: &str, config: S::Config, records: &[&str])
+fn assert_states<S: Stage>(stage: &str, config: S::Config, records: &[Vec<u8>]) -> Vec<u8>
 where
     S::Error: std::fmt::Debug,
 {
     let mut now = S::new(Incarnation(7), config.clone());
-    for name in records {
-        let path = format!("{}/../wire/golden/{name}.bin", env!("CARGO_MANIFEST_DIR"));
-        now.apply(InputRecord { at: Some(NOW), bytes: &fs::read(path).unwrap() }, &mut Ignored);
+    for bytes in records {
+        now.apply(InputRecord { at: Some(NOW), bytes }, &mut Ignored);
     }
     let (saved, empty) = (now.save().unwrap(), S::new(Incarnation(7), config.clone()).save().unwrap());
     assert!(saved.len() > empty.len(), "{stage}: the records are in the state");
@@ -65,13 +66,30 @@ where
             "{stage}: restored from version {version}"
         );
     }
+    saved
+}
+
+fn record(name: &str) -> Vec<u8> {
+    fs::read(format!("{}/../wire/golden/{name}.bin", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+/// Returns golden batches as one source sends them: each has a number of its own.
+fn batches(names: &[&str]) -> Vec<Vec<u8>> {
+    let numbered = |(sequence, name): (u64, &&str)| {
+        let batch = v1::decode(&record(name)).unwrap().batch;
+        v1::encode(&EventBatch { sequence, ..batch })
+    };
+    (3..).zip(names).map(numbered).collect()
 }
 
 #[test]
 fn states_of_each_supported_version_are_restored() {
-    let names = ["context-v1", "daemon-span-v1", "process-v1", "rpc-endpoint-v1", "backing-files-v1"];
-    assert_states::<JoinStage>("join", JoinStageConfig::new(3), &names);
+    let names = ["context-v1", "daemon-span-v1", "process-v1", "rpc-endpoint-v1", "nbd-disks-v1"];
+    let saved = assert_states::<JoinStage>("join", JoinStageConfig::new(3), &batches(&names));
+    // Each record is in the state: the last one has this disk.
+    assert!(saved.windows(10).any(|text| text == b"serial=far"));
     let rules = SamplingRules { one_in: 2, errors: true, slower_than: None, by_application: false };
-    assert_states::<AssembleStage>("assemble", AssembleStageConfig::new(2, rules), &["fragments-v1"]);
-    assert_states::<LinkStage>("link", LinkStageConfig::new(2), &["links-v1"]);
+    let config = AssembleStageConfig::new(2, rules);
+    assert_states::<AssembleStage>("assemble", config, &[record("fragments-v1")]);
+    assert_states::<LinkStage>("link", LinkStageConfig::new(2), &[record("links-v1")]);
 }

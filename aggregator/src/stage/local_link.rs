@@ -5,8 +5,7 @@
 //!
 //! *Invariant*: that of [`super`]. Each span leaves once, changed by `reparent` alone. The
 //! state machines that link nodes ([`LinkStage`], [`AssembleStage`]) decide here too, on the clock
-//! of the events. The log's time is that of the latest end so far, as a node's events arrive in the
-//! order of time.
+//! of this node's events. The caller passes it as the log's time; guests have clocks of their own.
 //!
 //! Waiting fragments stay decoded, but for those that wait behind many others (`pending_traces`).
 //!
@@ -26,11 +25,17 @@ use super::link::{LinkStage, LinkStageConfig, LinkStats};
 use super::sampling::SamplingRules;
 use crate::trace::Trace;
 
+/// Steps of the time after the last trace, ms: the link stage waits for 2 s twice before it decides about a disk, and gives
+/// an endpoint up after 10 s.
+const FINISH_STEP_MS: u64 = 500;
+const FINISH_STEPS: u64 = 20;
+
 /// The link stage and the assemble stage of one process.
 #[derive(Debug)]
 pub struct LocalLinker {
     link: LinkStage,
     assemble: AssembleStage,
+    now: LogTime,
     reparented: Vec<(TraceId, Reparented)>,
 }
 
@@ -49,15 +54,16 @@ impl LocalLinker {
                 Incarnation(0),
                 AssembleStageConfig::new(1, SamplingRules::default()),
             ),
+            now: LogTime::default(),
             reparented: Vec::new(),
         }
     }
 
-    /// Adds a trace with its spans, and emits the spans that are decided by now.
-    pub fn add(&mut self, trace: &Trace, spans: Vec<Span>, emit: &mut dyn FnMut(Vec<Span>)) {
+    /// Adds a trace with its spans at a time of the log, and emits the spans that are decided by now.
+    pub fn add(&mut self, trace: &Trace, spans: Vec<Span>, at: LogTime, emit: &mut dyn FnMut(Vec<Span>)) {
         self.reparented.clear();
         let mut output = LocalOutput { reinput: Vec::new(), emit };
-        self.advance(LogTime(trace.last_end().0 / 1_000_000), &mut output);
+        self.advance(at, &mut output);
         for fragment in fragments_of(trace, spans) {
             self.assemble.add_fragment(fragment, &mut output);
         }
@@ -67,12 +73,17 @@ impl LocalLinker {
         self.process_reinput(output);
     }
 
-    /// Emits all waiting spans, at the end of tracing.
+    /// Emits all waiting spans, at the end of tracing. No further endpoint arrives, so the time goes on until those of disks
+    /// are decided, and then to its end.
     pub fn finish(&mut self, emit: &mut dyn FnMut(Vec<Span>)) {
         self.reparented.clear();
-        let mut output = LocalOutput { reinput: Vec::new(), emit };
-        self.advance(LogTime(u64::MAX), &mut output);
-        self.process_reinput(output);
+        let from = self.now.0;
+        let steps = (1..=FINISH_STEPS).map(|step| LogTime(from.saturating_add(step * FINISH_STEP_MS)));
+        for at in steps.chain([LogTime(u64::MAX)]) {
+            let mut output = LocalOutput { reinput: Vec::new(), emit: &mut *emit };
+            self.advance(at, &mut output);
+            self.process_reinput(output);
+        }
     }
 
     /// Returns the decisions of the last [`LocalLinker::add`] or [`LocalLinker::finish`]:
@@ -87,6 +98,7 @@ impl LocalLinker {
     }
 
     fn advance(&mut self, at: LogTime, output: &mut LocalOutput<'_>) {
+        self.now = self.now.max(at);
         self.link.advance(at, output);
         self.assemble.advance(at, output);
     }
@@ -140,6 +152,7 @@ mod tests {
     use super::*;
     use crate::fixtures;
     use crate::spans;
+    use crate::stage::disk_fragment_tests;
     use crate::trace::Root;
 
     /// Returns a daemon span that was an endpoint of request `cookie`.
@@ -164,7 +177,9 @@ mod tests {
     fn link(traces: &[Trace]) -> (HashMap<u64, (TraceId, Option<SpanId>)>, LinkStats) {
         let (mut linker, mut spans) = (LocalLinker::new(), Vec::new());
         let mut out = |more: Vec<Span>| spans.extend(more);
-        traces.iter().for_each(|trace| linker.add(trace, spans::spans_of(trace), &mut out));
+        traces.iter().for_each(|trace| {
+            linker.add(trace, spans::spans_of(trace), LogTime(trace.last_end().0 / 1_000_000), &mut out);
+        });
         linker.finish(&mut out);
         let count = spans.len();
         let all: HashMap<_, _> = spans.iter().map(|one| (one.id.0, (one.trace, one.parent))).collect();
@@ -210,6 +225,29 @@ mod tests {
         assert_eq!(spans[&2].1, Some(SpanId(1)));
         assert_eq!(spans[&4].1, Some(SpanId(3)));
         assert_eq!((stats.matched, stats.refused), (4, 0));
+    }
+
+    /// A guest's request, QEMU's NBD request for it, and the server's work, which arrive in any order.
+    #[test]
+    fn a_server_moves_with_its_client_into_the_trace_of_a_guest() {
+        let (guest, qemu) =
+            (disk_fragment_tests::guest_with_disk(), disk_fragment_tests::nbd_request("nbd write"));
+        let server = endpoint_trace(RpcSide::Server, 50, 7, (30, 60));
+        let below = call(51, 50, (40, 50));
+        let host = qemu.root_span;
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]] {
+            let all = [&guest, &qemu, &server, &below];
+            let (spans, stats) = link(&order.map(|at| all[at].clone()));
+            let request = SpanId(guest.requests[0].span.0);
+            assert_eq!(spans[&host.0], (guest.id, Some(request)));
+            assert_eq!(spans[&50], (guest.id, Some(host)));
+            assert_eq!(spans[&51], (guest.id, Some(SpanId(50))));
+            assert_eq!((stats.matched, stats.unmatched), (4, 0));
+        }
+        // Without a guest the server stays below QEMU's request, and each span leaves once.
+        let (spans, _) = link(&[below, server, qemu.clone()]);
+        assert_eq!(spans[&host.0], (qemu.id, None));
+        assert_eq!([spans[&50], spans[&51]], [(qemu.id, Some(host)), (qemu.id, Some(SpanId(50)))]);
     }
 
     #[test]

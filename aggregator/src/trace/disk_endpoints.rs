@@ -15,19 +15,19 @@
 //! QEMU takes the results of libaio from memory, without a call, so they are unknown. Then the bios of the submission
 //! have its length, if all are there.
 //!
-//! An NBD request without a reply is no endpoint: QEMU sends it again after it has connected again, and the guest waits for
-//! that one.
+//! An NBD request that failed or has no reply is no endpoint: QEMU may send it again, and the guest waits for that one.
 //!
 //! *Rejected*: the call's trace below one of the requests that it serves. The others would have nothing, and that one
 //! what belongs to others.
 
 use blkkin_wire::async_io::{AsyncDirection, AsyncInterface, AsyncIoEvent, AsyncIoOutcome};
 use blkkin_wire::clock::MonotonicNs;
-use blkkin_wire::daemon_span::{AnnotationValue, DaemonSpanEvent};
+use blkkin_wire::daemon_span::{AnnotationValue, DaemonSpanEvent, SpanStatus};
 use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
 use blkkin_wire::event::{BioEvent, RequestEvent, SyscallEvent, SyscallOutcome};
 use blkkin_wire::ids::{DeviceId, FileId, SpanId};
 use blkkin_wire::remote_link::{PeerClock, RpcEndpointEvent, RpcKey, RpcSide};
+use blkkin_wire::span::SpanKind;
 use blkkin_wire::syscalls::SyscallClass;
 use blkkin_wire::virtual_machine::MachineDisk;
 
@@ -92,6 +92,13 @@ impl Trace {
             let is_client =
                 |one: &&RpcEndpointEvent| one.side == RpcSide::Client && one.span == self.root_span;
             let client = self.rpc_endpoints.iter().find(is_client).filter(|client| !client.no_reply)?;
+            // Spans of daemons (LTTng) may have any trace and parent.
+            let is_tracers = request.kind == SpanKind::Client
+                && request.parent.is_none()
+                && request.trace == self.source.trace_id(self.root_span);
+            if !is_tracers || request.status != SpanStatus::Ok {
+                return None;
+            }
             let disk = machine.nbd_disks.iter().find(|disk| disk.connection == client.key.connection)?;
             let key = request_of_nbd(request)?.key(self.source.node, machine.pid, &disk.disk);
             let times = [request.begin, request.end];

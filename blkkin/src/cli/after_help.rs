@@ -28,7 +28,9 @@ Examples:
   Which programs use these files:
       blkkin trace --path '/srv/db/*'
   What a virtual machine does to the host's disks:
-      blkkin trace --vm web1";
+      blkkin trace --vm web1
+  Why its guest's requests are slow:
+      blkkin trace --vm web1 --guests /run/blkkin/guests";
 pub(super) const TOP: &str = "\
 No request is recorded: the kernel side counts each one by program, cgroup, disk and operation. Ctrl-C or q ends it.
 

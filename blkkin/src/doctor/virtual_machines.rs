@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use blkkin_qemu::{Image, ImageOptions, Machine, NbdDisk, images_of, machines, nbd_disks_of};
+use blkkin_qemu::{Image, ImageOptions, Machine, NbdDrive, images_of, machines, nbd_drives_of};
 use blkkin_report::text::line::sanitize;
 use serde_json::{Value, json};
 
@@ -10,33 +10,35 @@ use serde_json::{Value, json};
 pub(super) struct MachineReport {
     machine: Machine,
     images: Option<Vec<Image>>,
-    nbd_disks: Vec<NbdDisk>,
+    nbd_drives: Vec<NbdDrive>,
 }
 
 /// Lists the virtual machines below `root`, the folder that has `proc`.
 pub(super) fn list(root: &Path) -> Vec<MachineReport> {
     let report = |machine: Machine| {
-        let nbd_disks = nbd_disks_of(root, machine.pid).unwrap_or_default();
-        MachineReport { images: images_of(root, machine.pid), nbd_disks, machine }
+        let images = images_of(root, machine.pid);
+        let open = images.as_deref().unwrap_or_default();
+        let nbd_drives = nbd_drives_of(root, machine.pid, open).unwrap_or_default();
+        MachineReport { images, nbd_drives, machine }
     };
     machines(root).unwrap_or_default().into_iter().map(report).collect()
 }
 
 /// Describes a virtual machine in a line, and each of its images and disks over NBD in another.
-pub(super) fn lines(MachineReport { machine, images, nbd_disks }: &MachineReport) -> (String, Vec<String>) {
+pub(super) fn lines(MachineReport { machine, images, nbd_drives }: &MachineReport) -> (String, Vec<String>) {
     let name = machine.name.as_deref().unwrap_or("no name");
     let uuid = machine.uuid.as_ref().map(|uuid| format!(", UUID {uuid}")).unwrap_or_default();
     let head = sanitize(&format!("{name}, process {}{uuid}", machine.pid));
     let mut disks = match images {
         None => vec!["its open images cannot be read without root".to_owned()],
-        Some(images) if images.is_empty() && nbd_disks.is_empty() => vec!["no image is open".to_owned()],
+        Some(images) if images.is_empty() && nbd_drives.is_empty() => vec!["no image is open".to_owned()],
         Some(images) => images.iter().map(image_line).collect(),
     };
-    disks.extend(nbd_disks.iter().map(nbd_disk_line));
+    disks.extend(nbd_drives.iter().map(nbd_drive_line));
     (head, disks)
 }
 
-fn nbd_disk_line(NbdDisk { server, options }: &NbdDisk) -> String {
+fn nbd_drive_line(NbdDrive { server, options }: &NbdDrive) -> String {
     let mut parts = vec![format_text(options), format!("cache={}", options.cache)];
     parts.extend(options.is_backing.then(|| "backing file".to_owned()));
     parts.extend(options.device.clone());
@@ -91,17 +93,17 @@ fn format_text(options: &ImageOptions) -> String {
 }
 
 /// A virtual machine as JSON; `images` is null if they cannot be read.
-pub(super) fn value(MachineReport { machine, images, nbd_disks }: &MachineReport) -> Value {
+pub(super) fn value(MachineReport { machine, images, nbd_drives }: &MachineReport) -> Value {
     json!({
         "pid": machine.pid,
         "name": machine.name,
         "uuid": machine.uuid,
         "images": images.as_ref().map(|images| images.iter().map(image_value).collect::<Vec<_>>()),
-        "nbd_disks": nbd_disks.iter().map(nbd_disk_value).collect::<Vec<_>>(),
+        "nbd_drives": nbd_drives.iter().map(nbd_drive_value).collect::<Vec<_>>(),
     })
 }
 
-fn nbd_disk_value(NbdDisk { server, options }: &NbdDisk) -> Value {
+fn nbd_drive_value(NbdDrive { server, options }: &NbdDrive) -> Value {
     json!({
         "server": server.to_string(),
         "node": options.node,
@@ -167,9 +169,9 @@ mod tests {
         };
         let server = NbdServer::Tcp("store".into(), 10_809);
         let disk =
-            NbdDisk { server, options: ImageOptions { serial: Some("far".into()), ..options.clone() } };
+            NbdDrive { server, options: ImageOptions { serial: Some("far".into()), ..options.clone() } };
         let expected = "nbd://store:10809: format not given, cache=writeback, backing file, ide-hd, iothread io1, serial far";
-        assert_eq!(nbd_disk_line(&disk), expected);
+        assert_eq!(nbd_drive_line(&disk), expected);
         let line = image_line(&image("/a", true, Some(options)));
         let expected = "/a: format not given, cache=writeback, aio=threads, but opened with O_DIRECT, backing file, \
             ide-hd, iothread io1, only read";
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn text_of_a_process_cannot_control_the_terminal() {
         let machine = Machine { pid: 7, name: Some("\x1b[2Jweb".into()), uuid: None };
-        let mut report = MachineReport { machine, images: None, nbd_disks: Vec::new() };
+        let mut report = MachineReport { machine, images: None, nbd_drives: Vec::new() };
         let (head, images) = lines(&report);
         assert_eq!(head, "\u{fffd}[2Jweb, process 7");
         assert_eq!(images, ["its open images cannot be read without root"]);

@@ -1,9 +1,9 @@
 //! One guest: its socket, from connecting to the end.
 //!
-//! *In*: bytes of the guest. *Out*: its records to the cluster, and acknowledgements to the guest in the order
+//! *In*: bytes of the guest. *Out*: its records to the target, and acknowledgements to the guest in the order
 //! of the records. *Invariant*: that of [`super`].
 //!
-//! A record that the cluster refuses for now makes the guest send all again from there, so no record overtakes
+//! A record that the target refuses for now makes the guest send all again from there, so no record overtakes
 //! another. One that it refuses for good is counted and acknowledged: the guest would send it for ever.
 
 use std::collections::VecDeque;
@@ -334,7 +334,7 @@ impl<'a> Connection<'a> {
                 Ok(Some(handle)) => one.handle = Some(handle),
                 Ok(None) => return,
                 Err(error) => {
-                    warn!("records of the guest of {} are not sent: {}", self.path.display(), error.why);
+                    warn!("records of the guest of {} are not sent: {error}", self.path.display());
                     self.paused_until = Some(Instant::now() + RESUME_PAUSE);
                     return;
                 }

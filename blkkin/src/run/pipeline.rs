@@ -3,7 +3,7 @@
 //! ```text
 //! thread "drain"                    thread "join"
 //! Tracer::run ──── bus (bounded) ── Joiner ── PostFilter ─┬─ Report
-//!                                                         └─ spans ─ (LocalLinker) ─ SpanSink (a thread each)
+//! (guests) ────────┘                                      └─ spans ─ (LocalLinker) ─ SpanSink (a thread each)
 //! ```
 //!
 //! *In*: a loaded tracer. *Out*: a [`RunOutcome`]: the report and the counters of every stage.
@@ -23,16 +23,19 @@ mod raw_arguments;
 mod unrelated_commits;
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use blkkin_aggregator::join::JoinStats;
-use blkkin_bus::{CAPACITY_DEFAULT, ChannelStats, Subscription, channel};
+use blkkin_bus::{CAPACITY_DEFAULT, ChannelStats, Publisher, Subscription, channel};
 use blkkin_report::{Progress, Report};
 use blkkin_tracer::attach::modules::UnreadModules;
 use blkkin_tracer::{Detail, StopSignal, TraceScope, TraceSummary, Tracer, TracerError};
 use blkkin_wire::batch::{EventBatch, SourceStats};
+use blkkin_wire::ids::NodeId;
 use blkkin_zipkin_export::Exporter;
 use tracing::info;
 
@@ -40,12 +43,16 @@ use crate::control::ControlEvent;
 use crate::control::ExitNotifier;
 use crate::destination::{DeliveryReport, SpanSink};
 use crate::disk_counts::DiskCounter;
-use crate::error::{CliError, panicked};
+use crate::error::{CliError, cannot_spawn, panicked};
 use crate::filter::post_filter::PostFilter;
+use crate::guests::{Guests, LocalJoin};
 use crate::privileges::DrainThread;
 use crate::sources::usdt::UsdtSourceStats;
 use crate::sources::{EventSources, RunningSources, SourcesOutcome};
 use progress_snapshot::ProgressSnapshot;
+
+/// Time for which the records of guests are received after tracing has ended: a busy guest sends one every few ms.
+const LAST_RECORDS: Duration = Duration::from_secs(1);
 
 /// The configuration of a pipeline.
 pub(crate) struct RunPlan {
@@ -63,6 +70,10 @@ pub(crate) struct RunPlan {
     pub(crate) sources: EventSources,
     /// With `--nbd`: link NBD client requests to the daemon spans of the same requests.
     pub(crate) nbd: bool,
+    /// Id of this node, if guests send their events too.
+    pub(crate) host: Option<NodeId>,
+    /// Folder with the sockets of guests.
+    pub(crate) guests: Option<PathBuf>,
     /// The disks' own counts, read before the traced command starts.
     pub(crate) disk_counts: DiskCounter,
 }
@@ -92,6 +103,21 @@ pub(crate) struct RunOutcome {
     pub(crate) nbd_lost: u64,
     /// Statistics of USDT events, with `--probes`.
     pub(crate) usdt_stats: Option<UsdtSourceStats>,
+}
+
+/// Starts to receive the records of guests. Its signal stops it.
+fn start_guests(
+    folder: &Path,
+    tracer: &Tracer,
+    publisher: Publisher<EventBatch>,
+) -> Result<(Guests, StopSignal), CliError> {
+    let (stop, target) = (StopSignal::new(), Box::new(LocalJoin::new(publisher)));
+    let guests = Guests::start(folder, target, tracer.source(), Arc::default(), &stop)?;
+    Ok((guests, stop))
+}
+
+fn cannot_start(error: io::Error) -> CliError {
+    cannot_spawn("cannot start tracing", &error)
 }
 
 /// Joins the batches of a recording, on this thread.
@@ -126,6 +152,7 @@ pub(crate) struct Pipeline {
     drain: JoinHandle<Result<TraceSummary, TracerError>>,
     join: JoinHandle<join::JoinOutcome>,
     sources: RunningSources,
+    guests: Option<(Guests, StopSignal)>,
     disk_counts: DiskCounter,
     unread_modules: UnreadModules,
 }
@@ -137,9 +164,12 @@ impl Pipeline {
         drain: DrainThread,
         mut plan: RunPlan,
         control: Sender<ControlEvent>,
-    ) -> io::Result<Pipeline> {
+    ) -> Result<Pipeline, CliError> {
         let (publisher, subscription) = channel(CAPACITY_DEFAULT);
-        let (publisher, sources) = std::mem::take(&mut plan.sources).start(publisher)?;
+        let guests =
+            plan.guests.take().map(|folder| start_guests(&folder, &tracer, publisher.clone())).transpose()?;
+        let (publisher, sources) =
+            std::mem::take(&mut plan.sources).start(publisher).map_err(cannot_start)?;
         let (stop, progress_snapshot) = (StopSignal::new(), Arc::new(ProgressSnapshot::default()));
         let servers = plan.sinks.iter().filter_map(SpanSink::server).collect();
         let disk_counts = std::mem::take(&mut plan.disk_counts);
@@ -148,16 +178,35 @@ impl Pipeline {
             // Dropped last, also on a panic: the main thread must learn of the end.
             let ended = ExitNotifier(control);
             join::join(subscription, plan, &watched, |status| ended.report_status(status))
-        })?;
+        });
+        let join = join.map_err(cannot_start)?;
         let (drain_stop, unread_modules) = (stop.clone(), tracer.unread_modules());
         let drain = drain.run(move || tracer.run(publisher, drain_stop));
-        Ok(Pipeline { stop, progress_snapshot, servers, drain, join, sources, disk_counts, unread_modules })
+        Ok(Pipeline {
+            stop,
+            progress_snapshot,
+            servers,
+            drain,
+            join,
+            sources,
+            guests,
+            disk_counts,
+            unread_modules,
+        })
     }
 
     /// Asks the drain thread to empty the rings and end.
     pub(crate) fn stop(&mut self) {
         self.disk_counts.stop();
         self.stop.stop();
+        if let Some((_, stop)) = &self.guests {
+            let stop = stop.clone();
+            // Not joined: the channel stays open until the guests' threads have ended.
+            std::thread::spawn(move || {
+                std::thread::sleep(LAST_RECORDS);
+                stop.stop();
+            });
+        }
     }
 
     /// Stops waiting for servers; undelivered spans are counted.
@@ -173,6 +222,7 @@ impl Pipeline {
     /// Waits for the threads and returns the outcome.
     pub(crate) fn collect(mut self) -> Result<RunOutcome, CliError> {
         let joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
+        self.guests.take().into_iter().for_each(|(guests, _)| guests.join());
         let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
         let SourcesOutcome { notes, usdt, nbd_lost } =
             self.sources.collect(trace.as_ref().ok(), joined.link_stats.as_ref())?;

@@ -12,7 +12,7 @@ use tracing::info;
 
 use crate::control::signals::ReceivedSignal;
 use crate::control::{ControlEvent, ControlReceiver};
-use crate::error::{CliError, cannot_spawn};
+use crate::error::CliError;
 use crate::privileges::{self, TracingNeeds};
 use crate::run::pipeline::{Pipeline, RunOutcome, RunPlan};
 use crate::run::progress::{ProgressLine, REDRAW_INTERVAL};
@@ -64,8 +64,7 @@ impl RunLoop {
         let contexts = tracer.reads_contexts();
         let needs = TracingNeeds { contexts, lttng: plan.sources.lttng_capabilities(), others: kept };
         let (drain, _) = privileges::confine_tracing(&needs)?;
-        let pipeline = Pipeline::start(tracer, drain, plan, sender)
-            .map_err(|error| cannot_spawn("cannot start tracing", &error))?;
+        let pipeline = Pipeline::start(tracer, drain, plan, sender)?;
         Ok(RunLoop {
             events,
             pipeline,

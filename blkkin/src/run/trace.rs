@@ -52,8 +52,13 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     sampling::check_sources(filter.head_sampling, &args.lttng, &args.usdt)?;
     let scope = filter.scope();
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
-    let config =
-        TracerConfig { nbd: args.lttng.nbd, dirty_pages: true, ..filter.tracer_config(scope, &args.tracer)? };
+    let guests = args.guests.guests.clone();
+    let config = TracerConfig {
+        nbd: args.lttng.nbd,
+        image_disks: guests.is_some(),
+        dirty_pages: true,
+        ..filter.tracer_config(scope, &args.tracer)?
+    };
     let config = usdt_probes.tracer_config(config);
     let sinks = destination::open_all(&args.output.to, &args.output.servers)?;
     let output = Output::open(&args.output, Stream::Stdout)?;
@@ -74,7 +79,8 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let (post_filter, detail) = (filter.post, filter.detail);
     let nbd = args.lttng.nbd;
     let disk_counts = DiskCounter::start();
-    let plan = RunPlan { scope, post_filter, detail, report, sinks, sources, nbd, disk_counts };
+    let host = guests.as_ref().map(|_| tracer.source().node);
+    let plan = RunPlan { scope, post_filter, detail, report, sinks, sources, nbd, host, guests, disk_counts };
     Ok((tracer, plan, output))
 }
 

@@ -7,7 +7,7 @@
 //!                       └ --ust, --probes: a thread and a bus each (crate::sources)
 //! with --port, in a guest: EventBatcher → port → the host's agent (port.rs)
 //! with --flight-recorder: between bus and EventBatcher, the last seconds wait for a dump (flight_recorder.rs)
-//! thread "guests": records of guests → Kafka (guests.rs)
+//! thread "guests": records of guests → Kafka (crate::guests)
 //! thread "cluster": creates the topic, reports outages
 //! threads "ctl", "ctl-topic": change what the kernel side records (runtime_control.rs)
 //! ```
@@ -27,7 +27,6 @@ mod counter_store;
 mod crash_recovery;
 mod event_input;
 mod flight_recorder;
-mod guests;
 mod load;
 mod metrics;
 mod pipeline;
@@ -55,6 +54,7 @@ use crate::cli::AgentArgs;
 use crate::control::ControlReceiver;
 use crate::control::signals::DUMP_SIGNAL;
 use crate::error::CliError;
+use crate::guests::{Cluster, Guests};
 use crate::privileges::{self, Confinement, DrainThread};
 use crate::service::kafka::{TIMED_BY_BROKER, settings};
 use crate::service::{
@@ -64,7 +64,6 @@ use config::{domain, reject_capture_with_replay};
 use counter_store::CounterStore;
 use crash_recovery::{CrashRecovery, RunMarker};
 use flight_recorder::{DumpCause, FlightRecorder};
-use guests::Guests;
 use load::{LoadedTracer, load};
 use metrics::{AgentMetrics, Explained};
 use pipeline::AgentPipeline;
@@ -216,7 +215,10 @@ fn serve(
     let mut guests = None;
     if let Some((settings, crashed_runs)) = cluster {
         if let (Some(folder), Some(ids)) = (&args.guests, ids) {
-            guests = Some(Guests::start(folder, &settings, ids, metrics.start_guests(), &pipeline.stop)?);
+            let (source, domain) = ids;
+            let producer = EventProducer::new(&settings, domain).map_err(no_cluster)?;
+            let target = Box::new(Cluster::new(producer, domain));
+            guests = Some(Guests::start(folder, target, source, metrics.start_guests(), &pipeline.stop)?);
         }
         if let (Some(topic), Some(control), Some((source, _))) = (&args.ctl_topic, &runtime_control, ids) {
             control.follow(&settings, topic, source.node, &pipeline.stop)?;

@@ -94,6 +94,13 @@ impl Node {
         command
     }
 
+    /// Returns a command that runs `program` with the node's network, and otherwise on this machine.
+    pub(crate) fn network_command(&self, program: &str) -> Command {
+        let mut command = tool("nsenter");
+        command.args(["--target", &self.sleeper.0.id().to_string(), "--net", program]);
+        command
+    }
+
     /// Returns such a command with a real-time priority. Both nodes, a broker and all consumers
     /// share this machine's CPUs, and waiting for a CPU would count as network delay.
     pub(crate) fn realtime_command(&self, program: &str) -> Command {

@@ -2,7 +2,7 @@
 //!
 //! *In*: the tracer's own events: files, which have the paths of programs, tasks, and NBD requests, which have the connections of
 //! a process; and the command line and the open files of each process whose program is QEMU. *Out*: a [`VirtualMachineEvent`] for each such process, some
-//! ms after its first event, so its first calls may have none; another one when its disks have changed. They are read
+//! ms after its first event, so its first calls may have none; another one when they have changed. They are read
 //! again at the first NBD request on a connection, after 1 s, then after pauses that double up to [`REREAD_MAX`].
 //!
 //! *Invariant*: an event is emitted only if no event since the request reports that the process executes
@@ -21,7 +21,7 @@
 //! *Rejected*: a look at each new process's `/proc/PID/exe`, 2 us for each fork on a machine without a
 //! virtual machine; the list of machines as of the start, which lacks those that start later.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -29,17 +29,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blkkin_qemu::{images_of, is_qemu_program, machine_of_qemu, nbd_disks_of};
+use blkkin_qemu::{images_of, is_qemu_program, machine_of_qemu, nbd_drives_of};
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, TaskChange, TaskEvent};
-use blkkin_wire::ids::{FileId, Pid, SpanId};
-use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
-use blkkin_wire::virtual_machine::VirtualMachineEvent;
+use blkkin_wire::ids::{FileId, Pid};
+use blkkin_wire::remote_link::{RpcEndpointEvent, RpcSide};
+use blkkin_wire::virtual_machine::{MachineDisk, NbdDisk, VirtualMachineEvent};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
 };
 
-use super::nbd_disks::NbdConnection;
 use super::{machine_disks, nbd_disks};
 use crate::clock;
 
@@ -57,16 +56,18 @@ const TEXT_MAX: usize = 1_024;
 const REREAD: Duration = Duration::from_secs(1);
 const REREAD_MAX: Duration = Duration::from_secs(64);
 
-/// Maximum number of NBD connections of a process that are known, the latest ones.
+/// Least pause between two reads of one process that its NBD requests cause.
+const REQUESTED_REREAD: Duration = Duration::from_millis(100);
+/// Maximum number of NBD connections of a process that are known. Beyond it all are forgotten, and those in use are read again.
 const CONNECTIONS_MAX: usize = 64;
 
 /// Request to read the command line of a process.
 struct Request {
     pid: Pid,
-    /// Number of the process's first request.
+    /// Number of the first request for the process, while it runs the same program.
     number: u64,
-    /// NBD connection that is new, or was used after a later one began.
-    connection: Option<NbdConnection>,
+    /// NBD connection on which the process sent its first request.
+    connection: Option<Box<str>>,
 }
 
 /// A virtual machine that was read for a request.
@@ -77,25 +78,10 @@ struct Found {
 
 /// A process that was requested.
 struct Requested {
-    /// Number of its first request.
+    /// Number of the first request for it.
     number: u64,
-    /// NBD connections, oldest first.
-    connections: VecDeque<NbdConnection>,
-}
-
-impl Requested {
-    /// Returns a connection as it is after a request on it, if that differs from what is known.
-    fn used(&self, name: &str) -> Option<NbdConnection> {
-        let newest = self.connections.back().map(|connection| connection.number);
-        match self.connections.iter().find(|connection| &*connection.name == name) {
-            Some(known) if newest == Some(known.newest_at_use) => None,
-            Some(known) => Some(NbdConnection { newest_at_use: newest?, ..known.clone() }),
-            None => {
-                let number = newest.map_or(0, |newest| newest + 1);
-                Some(NbdConnection { name: name.into(), number, newest_at_use: number })
-            }
-        }
-    }
+    /// NBD connections that were requested.
+    connections: Vec<Box<str>>,
 }
 
 /// Watches for QEMU's processes.
@@ -106,11 +92,13 @@ pub(crate) struct MachineWatcher {
     /// Processes that were requested, while they run the same program.
     requested: HashMap<Pid, Requested>,
     requests: u64,
+    reads_disks: bool,
 }
 
 impl MachineWatcher {
-    /// Starts the thread, which ends with the watcher. It has dropped its capabilities when this returns.
-    pub(crate) fn start(looks_into_processes: bool) -> io::Result<MachineWatcher> {
+    /// Starts the thread, which ends with the watcher. It has dropped its capabilities when this returns. `reads_disks`: the
+    /// events have the disks of the virtual machines.
+    pub(crate) fn start(looks_into_processes: bool, reads_disks: bool) -> io::Result<MachineWatcher> {
         let kept = if looks_into_processes { CapabilitySet::SYS_PTRACE } else { CapabilitySet::empty() };
         let (queue, requests) = sync_channel(QUEUE_MAX);
         let (dropped, is_confined) = sync_channel(1);
@@ -120,16 +108,17 @@ impl MachineWatcher {
             drop_capabilities_but(kept);
             // The creator waits for it.
             let _ = dropped.send(());
-            read_each(&requests, &output);
+            read_each(&requests, &output, reads_disks);
         };
         thread::Builder::new().name("machines".to_owned()).spawn(read)?;
         is_confined.recv().map_err(io::Error::other)?;
         let (programs, requested) = (HashSet::new(), HashMap::new());
-        Ok(MachineWatcher { queue, found, programs, requested, requests: 0 })
+        Ok(MachineWatcher { queue, found, programs, requested, requests: 0, reads_disks })
     }
 
     /// Observes a batch of events.
     pub(crate) fn observe(&mut self, events: &[LayerEvent]) {
+        let mut last = None;
         for event in events {
             match event {
                 LayerEvent::File(file) if is_qemu_program(Path::new(&*file.path)) => {
@@ -139,38 +128,34 @@ impl MachineWatcher {
                     self.programs.insert(file.file);
                 }
                 LayerEvent::Task(task) if !self.programs.is_empty() => self.on_task(task),
+                // The event before a client's span has its connection.
+                LayerEvent::RpcEndpoint(endpoint) => last = Some(endpoint),
+                LayerEvent::DaemonSpan(span) if self.reads_disks => {
+                    if let Some(endpoint) = last.take().filter(|endpoint| endpoint.span == span.span) {
+                        self.on_request(span.pid, endpoint);
+                    }
+                }
                 _ => {}
             }
         }
-        if !self.requested.is_empty() {
-            self.observe_connections(events);
-        }
     }
 
-    /// Requests to read a process again that used an NBD connection for the first time, or after a later one began. A
-    /// request's endpoint has the connection, and its span the process; both are in one batch.
-    fn observe_connections(&mut self, events: &[LayerEvent]) {
-        let is_nbd = |endpoint: &RpcEndpointEvent| {
-            endpoint.side == RpcSide::Client && endpoint.key.protocol.starts_with("nbd") && !endpoint.no_reply
-        };
-        let endpoints = events.iter().filter_map(|event| match event {
-            LayerEvent::RpcEndpoint(endpoint) if is_nbd(endpoint) => Some((endpoint.span, &endpoint.key)),
-            _ => None,
-        });
-        let keys: HashMap<SpanId, &RpcKey> = endpoints.collect();
-        if keys.is_empty() {
+    /// Requests to read a process again that sent an NBD request on a connection that is new. A request without a reply may
+    /// be of a connection that is closed.
+    fn on_request(&mut self, pid: Pid, endpoint: &RpcEndpointEvent) {
+        let Some(requested) = self.requested.get_mut(&pid) else { return };
+        let key = &endpoint.key;
+        let is_nbd = endpoint.side == RpcSide::Client && key.protocol.starts_with("nbd");
+        if !is_nbd || endpoint.no_reply || requested.connections.contains(&key.connection) {
             return;
         }
-        for event in events {
-            let LayerEvent::DaemonSpan(span) = event else { continue };
-            let Some(requested) = self.requested.get_mut(&span.pid) else { continue };
-            let Some(key) = keys.get(&span.span) else { continue };
-            let Some(connection) = requested.used(&key.connection) else { continue };
-            let request =
-                Request { pid: span.pid, number: requested.number, connection: Some(connection.clone()) };
-            if self.queue.try_send(request).is_ok() {
-                put(&mut requested.connections, connection);
+        let connection = key.connection.clone();
+        let request = Request { pid, number: requested.number, connection: Some(connection.clone()) };
+        if self.queue.try_send(request).is_ok() {
+            if requested.connections.len() >= CONNECTIONS_MAX {
+                requested.connections.clear();
             }
+            requested.connections.push(connection);
         }
     }
 
@@ -193,7 +178,7 @@ impl MachineWatcher {
             if self.requested.len() >= REQUESTED_MAX {
                 self.requested.clear();
             }
-            self.requested.insert(task.pid, Requested { number, connections: VecDeque::new() });
+            self.requested.insert(task.pid, Requested { number, connections: Vec::new() });
             self.requests += 1;
         }
     }
@@ -223,74 +208,92 @@ fn drop_capabilities_but(kept: CapabilitySet) {
     let _ = set_capabilities(None, sets);
 }
 
-/// A process that was read, and is read again.
+/// A process that is read, again and again.
 struct PolledProcess {
-    /// Number of its first request.
     number: u64,
-    connections: VecDeque<NbdConnection>,
-    event: VirtualMachineEvent,
+    connections: Vec<Box<str>>,
+    /// Event that was passed on last.
+    event: Option<VirtualMachineEvent>,
     due: Instant,
+    read_at: Option<Instant>,
     pause: Duration,
 }
 
 /// Reads each requested process, and again while it runs, until the watcher is gone.
-fn read_each(requests: &Receiver<Request>, found: &Mutex<Vec<Found>>) {
+fn read_each(requests: &Receiver<Request>, found: &Mutex<Vec<Found>>, reads_disks: bool) {
     let mut polled: HashMap<Pid, PolledProcess> = HashMap::new();
     loop {
         let due = polled.values().map(|process| process.due).min();
         let wait = due.map_or(REREAD_MAX, |due| due.saturating_duration_since(Instant::now()));
         match requests.recv_timeout(wait) {
-            Ok(request) => read_first(&mut polled, request, found),
-            Err(RecvTimeoutError::Timeout) => reread(&mut polled, found),
+            Ok(request) => note(&mut polled, request),
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
+        requests.try_iter().for_each(|request| note(&mut polled, request));
+        read_due(&mut polled, found, reads_disks);
     }
 }
 
-/// Reads a process for a request, the first one or the first one on a connection.
-fn read_first(polled: &mut HashMap<Pid, PolledProcess>, request: Request, found: &Mutex<Vec<Found>>) {
+/// Makes a requested process due.
+fn note(polled: &mut HashMap<Pid, PolledProcess>, request: Request) {
     let Request { pid, number, connection } = request;
-    let known = polled.remove(&pid).filter(|process| process.number == number);
-    let mut connections = known.map(|process| process.connections).unwrap_or_default();
-    connection.into_iter().for_each(|connection| put(&mut connections, connection));
-    let Some(event) = read(pid, &mut connections) else { return };
-    push(found, number, &event);
-    if polled.len() < REQUESTED_MAX {
-        let due = Instant::now() + REREAD;
-        polled.insert(pid, PolledProcess { number, connections, event, due, pause: REREAD });
-    }
-}
-
-/// Replaces a connection by its present state, or adds it as the newest one.
-fn put(connections: &mut VecDeque<NbdConnection>, connection: NbdConnection) {
-    if let Some(known) = connections.iter_mut().find(|known| known.name == connection.name) {
-        *known = connection;
+    let now = Instant::now();
+    let is_known = polled.get(&pid).is_some_and(|process| process.number == number);
+    if !is_known && polled.len() >= REQUESTED_MAX {
         return;
     }
-    if connections.len() >= CONNECTIONS_MAX {
-        connections.pop_front();
+    let new = || PolledProcess {
+        number,
+        connections: Vec::new(),
+        event: None,
+        due: now,
+        read_at: None,
+        pause: REREAD,
+    };
+    let process = polled.entry(pid).or_insert_with(new);
+    if process.number != number {
+        *process = new();
     }
-    connections.push_back(connection);
+    process.due = process.read_at.map_or(now, |at| now.max(at + REQUESTED_REREAD)).min(process.due.max(now));
+    process.pause = REREAD;
+    if let Some(connection) = connection.filter(|connection| !process.connections.contains(connection)) {
+        if process.connections.len() >= CONNECTIONS_MAX {
+            process.connections.clear();
+        }
+        process.connections.push(connection);
+    }
 }
 
-/// Reads the processes again that are due, and forgets those that have ended.
-fn reread(polled: &mut HashMap<Pid, PolledProcess>, found: &Mutex<Vec<Found>>) {
+/// Reads the processes that are due, passes on what has changed, and forgets those that have ended.
+fn read_due(polled: &mut HashMap<Pid, PolledProcess>, found: &Mutex<Vec<Found>>, reads_disks: bool) {
     let now = Instant::now();
     polled.retain(|pid, process| {
         if process.due > now {
             return true;
         }
-        let Some(event) = read(*pid, &mut process.connections) else { return false };
-        if (&event.disks, &event.nbd_disks) != (&process.event.disks, &process.event.nbd_disks) {
+        let Some(event) = read(*pid, &mut process.connections, reads_disks) else { return false };
+        let is_first = process.read_at.is_none();
+        if content(&event) != process.event.as_ref().and_then(content) {
             push(found, process.number, &event);
-            process.event = event;
+            process.event = Some(event);
             process.pause = REREAD;
-        } else {
+        } else if !is_first {
             process.pause = (process.pause * 2).min(REREAD_MAX);
         }
+        process.read_at = Some(now);
         process.due = Instant::now() + process.pause;
         true
     });
+}
+
+/// Content of an event, none if it is empty.
+type Content<'a> = Option<(&'a str, &'a str, &'a [MachineDisk], &'a [NbdDisk])>;
+
+fn content(event: &VirtualMachineEvent) -> Content<'_> {
+    let VirtualMachineEvent { name, uuid, disks, nbd_disks, .. } = event;
+    let is_known = !event.shown_name().is_empty() || !disks.is_empty() || !nbd_disks.is_empty();
+    is_known.then_some((&**name, &**uuid, disks.as_slice(), nbd_disks.as_slice()))
 }
 
 /// Passes an event on. One that finds no room is as one that could not be read.
@@ -301,31 +304,29 @@ fn push(found: &Mutex<Vec<Found>>, request: u64, event: &VirtualMachineEvent) {
     }
 }
 
-fn read(pid: Pid, connections: &mut VecDeque<NbdConnection>) -> Option<VirtualMachineEvent> {
+/// Reads a process. None if it has ended.
+fn read(pid: Pid, connections: &mut Vec<Box<str>>, reads_disks: bool) -> Option<VirtualMachineEvent> {
     let root = Path::new("/");
     let machine = machine_of_qemu(root, pid.0)?;
+    let [name, uuid] = [&machine.name, &machine.uuid].map(|text| text.as_deref().unwrap_or_default());
+    let event = VirtualMachineEvent::bare(clock::now(), pid, shortened(name), shortened(uuid));
+    if !reads_disks {
+        return Some(event);
+    }
     let images = images_of(root, pid.0).unwrap_or_default();
     let mut disks = machine_disks::of_images(root, &images);
-    let mut nbd_disks = if connections.is_empty() {
-        Vec::new()
-    } else {
-        let candidates = nbd_disks_of(root, pid.0).unwrap_or_default();
-        nbd_disks::of_connections(root, pid, connections.make_contiguous(), &candidates)
-    };
+    let mut nbd_disks = Vec::new();
+    if !connections.is_empty() {
+        let drives = nbd_drives_of(root, pid.0, &images).unwrap_or_default();
+        nbd_disks = nbd_disks::of_connections(root, pid, connections, &drives);
+    }
     // Two disks of one name have none.
-    let is_shared = |name: &str| nbd_disks.iter().any(|disk| &*disk.disk == name);
-    let shared: Vec<Box<str>> =
-        disks.iter().map(|disk| disk.disk.clone()).filter(|name| is_shared(name)).collect();
+    let names = |disks: &[NbdDisk]| disks.iter().map(|disk| disk.disk.clone()).collect::<HashSet<_>>();
+    let of_files: HashSet<Box<str>> = disks.iter().map(|disk| disk.disk.clone()).collect();
+    let shared: HashSet<Box<str>> = names(&nbd_disks).intersection(&of_files).cloned().collect();
     disks.retain(|disk| !shared.contains(&disk.disk));
     nbd_disks.retain(|disk| !shared.contains(&disk.disk));
-    let [name, uuid] = [&machine.name, &machine.uuid].map(|text| text.as_deref().unwrap_or_default());
-    let event = VirtualMachineEvent {
-        disks,
-        nbd_disks,
-        ..VirtualMachineEvent::bare(clock::now(), pid, shortened(name), shortened(uuid))
-    };
-    let is_known = !event.shown_name().is_empty() || !event.disks.is_empty() || !event.nbd_disks.is_empty();
-    is_known.then_some(event)
+    Some(VirtualMachineEvent { disks, nbd_disks, ..event })
 }
 
 fn shortened(text: &str) -> &str {
@@ -334,13 +335,15 @@ fn shortened(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
     use blkkin_wire::daemon_span::DaemonSpanEvent;
     use blkkin_wire::event::{FileEvent, TaskRef};
-    use blkkin_wire::ids::{DeviceId, NameId, TaskId, Tid, TraceId};
+    use blkkin_wire::ids::{DeviceId, NameId, SpanId, TaskId, Tid, TraceId};
+    use blkkin_wire::remote_link::RpcKey;
 
     use super::*;
 
@@ -410,7 +413,7 @@ mod tests {
     #[test]
     fn a_process_of_qemu_is_named_once_until_it_executes_another_program() {
         let qemu = Qemu::start(&["-name", "guest=web1,debug-threads=on", "-uuid", "1-2"]);
-        let mut watcher = MachineWatcher::start(true).unwrap();
+        let mut watcher = MachineWatcher::start(true, true).unwrap();
         watcher.observe(&[file("/usr/bin/qemu-system-x86_64"), task(qemu.pid(), TaskChange::Discovered)]);
         let events = taken(&watcher, SOON);
         let [event] = &events[..] else { panic!("{events:?}") };
@@ -425,7 +428,7 @@ mod tests {
     fn what_was_read_before_another_program_is_no_name_of_it() {
         let qemu = Qemu::start(&["-name", "web1"]);
         let pid = qemu.pid();
-        let mut watcher = MachineWatcher::start(true).unwrap();
+        let mut watcher = MachineWatcher::start(true, true).unwrap();
         watcher.observe(&[file("/usr/bin/qemu-img"), task(pid, TaskChange::Discovered)]);
         assert_eq!(taken(&watcher, NEVER), []);
         watcher.observe(&[file("/usr/bin/qemu-kvm")]);
@@ -440,18 +443,23 @@ mod tests {
         assert_eq!(taken(&watcher, SOON).len(), 1);
     }
 
+    /// The disk is withdrawn although the virtual machine has no name.
     #[test]
-    fn a_connection_is_read_at_its_first_request_and_when_it_is_used_after_a_later_one() {
-        let drive = ["-drive", "file=nbd://192.0.2.2,id=d,format=raw"];
-        let device = ["-device", "virtio-blk-pci,drive=d,serial=far"];
-        let qemu = Qemu::start(&[&["-name", "web1"], &drive[..], &device].concat());
-        let mut watcher = MachineWatcher::start(true).unwrap();
+    fn the_disk_of_a_connection_is_known_until_another_one_leads_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let drive = format!("file=nbd:unix:{},id=d,format=raw", socket.display());
+        let qemu = Qemu::start(&["-drive", &drive, "-device", "virtio-blk-pci,drive=d,serial=far"]);
+        let mut watcher = MachineWatcher::start(true, true).unwrap();
         watcher.observe(&[file("/usr/bin/qemu-kvm"), task(qemu.pid(), TaskChange::Discovered)]);
-        assert_eq!(taken(&watcher, SOON).len(), 1);
-        let mut disks_after = |port: u64, no_reply: bool, limit: Duration| {
-            let connection = format!("192.0.2.1:{port}>192.0.2.2:10809").into();
-            let key = RpcKey { protocol: "nbd-stream".into(), connection, cookie: 1 };
-            let (id, time) = (SpanId(port), MonotonicNs(3));
+        assert_eq!(taken(&watcher, NEVER), [], "it has nothing to report");
+        let connect = || [UnixStream::connect(&socket).unwrap(), listener.accept().unwrap().0];
+        let inode = |stream: &UnixStream| rustix::fs::fstat(stream).unwrap().st_ino;
+        let mut disks_after = |[own, remote]: &[UnixStream; 2], no_reply: bool, limit: Duration| {
+            let connection = format!("unix:boot:{}>{}", inode(own), inode(remote)).into();
+            let key = RpcKey { protocol: "nbd".into(), connection, cookie: 1 };
+            let (id, time) = (SpanId(1), MonotonicNs(3));
             let (side, unique) = (RpcSide::Client, true);
             let endpoint =
                 RpcEndpointEvent { span: id, root: id, side, key, unique, no_reply, begin: time, end: time };
@@ -460,18 +468,31 @@ mod tests {
             watcher.observe(&[LayerEvent::RpcEndpoint(endpoint.into()), LayerEvent::DaemonSpan(span.into())]);
             taken(&watcher, limit).pop().map(|event| event.nbd_disks.len())
         };
-        assert_eq!(disks_after(1, false, SOON), Some(1));
-        assert_eq!(disks_after(1, false, NEVER), None);
-        assert_eq!(disks_after(2, true, NEVER), None, "it ended without a reply");
-        assert_eq!(disks_after(2, false, SOON), Some(2), "it may have connected again");
-        assert_eq!(disks_after(1, false, SOON), Some(0), "both are in use");
-        assert_eq!(disks_after(1, false, NEVER), None);
+        let [first, second] = [connect(), connect()];
+        assert_eq!(disks_after(&first, false, SOON), Some(1));
+        assert_eq!(disks_after(&first, false, NEVER), None);
+        assert_eq!(disks_after(&second, true, NEVER), None, "it ended without a reply");
+        assert_eq!(disks_after(&second, false, SOON), Some(0), "either may be the disk");
+        assert_eq!(disks_after(&first, false, NEVER), None);
+        // QEMU has connected again.
+        drop(first);
+        let third = connect();
+        drop(second);
+        assert_eq!(disks_after(&third, false, SOON), Some(1));
+    }
+
+    #[test]
+    fn names_alone_are_read_without_disks() {
+        let qemu = Qemu::start(&["-name", "web1"]);
+        let mut watcher = MachineWatcher::start(true, false).unwrap();
+        watcher.observe(&[file("/usr/bin/qemu-kvm"), task(qemu.pid(), TaskChange::Discovered)]);
+        assert_eq!(taken(&watcher, SOON).len(), 1);
     }
 
     #[test]
     fn an_event_is_between_the_watermarks_of_its_batch() {
         let qemu = Qemu::start(&["-uuid", &"é".repeat(TEXT_MAX)]);
-        let mut watcher = MachineWatcher::start(true).unwrap();
+        let mut watcher = MachineWatcher::start(true, true).unwrap();
         watcher.observe(&[file("/usr/bin/kvm"), task(qemu.pid(), TaskChange::Forked)]);
         wait_for_read(&watcher);
         assert_eq!(watcher.take(MonotonicNs(0), MonotonicNs(1)), [], "it was read later");

@@ -71,6 +71,7 @@ const WAITING: &[&str] = &[
     "vm_disks",
     "vm_guest",
     "vm_nbd",
+    "vm_report",
 ];
 
 /// Programs of the idle tier: they compute or build, and assert no times.

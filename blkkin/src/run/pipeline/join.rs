@@ -11,7 +11,10 @@ use blkkin_bus::{ChannelStats, Next, Subscription};
 use blkkin_report::{Progress, Report};
 use blkkin_tracer::Detail;
 use blkkin_wire::batch::{EventBatch, SourceStats};
+use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::ids::{NodeId, Source};
 use blkkin_wire::span::Span;
+use blkkin_wire::stage::LogTime;
 
 use super::live_processes::LiveProcesses;
 use super::progress_snapshot::ProgressSnapshot;
@@ -52,7 +55,9 @@ pub(super) fn join(
         detail: plan.detail,
         report: plan.report,
         sinks: plan.sinks,
-        local_linker: plan.nbd.then(LocalLinker::new),
+        local_linker: (plan.nbd || plan.host.is_some()).then(LocalLinker::new),
+        host: plan.host,
+        watermark: MonotonicNs(0),
         names_unknown: 0,
     };
     let mut live_processes = LiveProcesses::default();
@@ -63,14 +68,24 @@ pub(super) fn join(
             Next::Timeout => continue,
             Next::Closed => break,
         };
-        live_processes.apply(&batch.events);
-        last = batch.stats.clone();
+        if router.is_of_guest(batch.source) {
+            router.report.set_guests_lost(batch.source.node, batch.stats.lost());
+        } else {
+            live_processes.apply(&batch.events);
+            last = batch.stats.clone();
+            router.watermark = router.watermark.max(batch.watermark);
+        }
         joiner.apply(batch, &mut |trace: &Trace| router.route(trace));
         snapshot.set(router.progress(&last));
     }
     joiner.finish(&mut |trace: &Trace| router.route(trace));
     if let Some(linker) = &mut router.local_linker {
-        linker.finish(&mut |spans| offer(&router.sinks, spans));
+        let (report, sinks) = (&mut router.report, &router.sinks);
+        linker.finish(&mut |spans| {
+            report.add_linked_spans(&spans);
+            offer(sinks, spans);
+        });
+        report.finish_guests(linker.stats().refused);
     }
     snapshot.set(router.progress(&last));
     JoinOutcome {
@@ -80,7 +95,12 @@ pub(super) fn join(
         names_unknown: router.names_unknown,
         unrelated_commits: router.unrelated_commits.count(),
         live_processes: live_processes.count(),
-        link_stats: router.local_linker.as_ref().map(|linker| linker.stats().clone()),
+        // With guests they count the links of disks too.
+        link_stats: router
+            .local_linker
+            .as_ref()
+            .filter(|_| router.host.is_none())
+            .map(|one| one.stats().clone()),
         report: router.report,
         deliveries: router.sinks.into_iter().map(|sink| sink.finish(&notify)).collect(),
     }
@@ -95,11 +115,23 @@ struct TraceRouter {
     sinks: Vec<SpanSink>,
     /// Links both endpoints of an NBD request.
     local_linker: Option<LocalLinker>,
+    /// Id of this node, if guests send their events too.
+    host: Option<NodeId>,
+    /// Greatest watermark of this node.
+    watermark: MonotonicNs,
     names_unknown: u64,
 }
 
 impl TraceRouter {
+    fn is_of_guest(&self, source: Source) -> bool {
+        self.host.is_some_and(|host| source.node != host)
+    }
+
     fn route(&mut self, trace: &Trace) {
+        if self.is_of_guest(trace.source) {
+            self.report.add_guests_trace(trace, self.now(trace));
+            return self.export(trace);
+        }
         self.report.add_coverage(trace);
         if self.unrelated_commits.is_unrelated(trace) {
             return;
@@ -121,6 +153,12 @@ impl TraceRouter {
         }
     }
 
+    /// Returns the log's time. A guest's clock is another one, so with guests it is that of this node's watermark.
+    fn now(&self, trace: &Trace) -> LogTime {
+        let time = if self.host.is_some() { self.watermark } else { trace.last_end() };
+        LogTime(time.0 / 1_000_000)
+    }
+
     /// Sends the spans of a trace to the sinks.
     fn export(&mut self, trace: &Trace) {
         if self.sinks.is_empty() && self.local_linker.is_none() {
@@ -130,9 +168,14 @@ impl TraceRouter {
         if self.detail == Detail::Full {
             raw_arguments::add_tags(trace, &mut spans);
         }
+        let now = self.now(trace);
         match &mut self.local_linker {
             Some(linker) => {
-                linker.add(trace, spans, &mut |spans| offer(&self.sinks, spans));
+                let (report, sinks) = (&mut self.report, &self.sinks);
+                linker.add(trace, spans, now, &mut |spans| {
+                    report.add_linked_spans(&spans);
+                    offer(sinks, spans);
+                });
                 linker.reparented().iter().for_each(|(of, moved)| self.report.reparent(*of, moved));
             }
             None => offer(&self.sinks, spans),
@@ -180,6 +223,8 @@ mod tests {
             report: Report::new(ReportConfig::new(MonotonicNs(0))),
             sinks: Vec::new(),
             local_linker: None,
+            host: None,
+            watermark: MonotonicNs(0),
             names_unknown: 0,
         };
         traces.iter().for_each(|trace| router.route(trace));

@@ -41,6 +41,7 @@ pub(super) fn load(args: &AgentArgs) -> Result<LoadedTracer, CliError> {
     let config = TracerConfig {
         nbd: args.lttng.nbd,
         machine_disks: args.port.is_some(),
+        image_disks: args.guests.is_some(),
         budget,
         keep_changeable: args.is_controlled(),
         ..filter.tracer_config(scope, &args.tracer)?

@@ -1,0 +1,90 @@
+//! Targets of guests' records: a cluster, or the join of this process.
+//!
+//! *In*: encoded records, each with a handle. *Out*: an outcome for each handle. *Invariant*: a record counts as delivered once
+//! the target has it for good: the cluster has stored it, or the join will read it.
+
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use blkkin_bus::Publisher;
+use blkkin_bus::kafka::{Ack, DeliveryHandle, EventProducer};
+use blkkin_wire::batch::EventBatch;
+use blkkin_wire::ids::NodeId;
+use blkkin_wire::v1;
+use tracing::warn;
+
+/// Takes records of all guests.
+pub(crate) trait RecordTarget: Send + Sync {
+    /// Takes a record. Returns false if it has no room now, and the reason if it takes none for a while.
+    fn send(&self, bytes: &[u8], events: u64, handle: DeliveryHandle) -> Result<bool, String>;
+
+    /// Returns the outcomes that are new.
+    fn take_acks(&self) -> Vec<(DeliveryHandle, Ack)>;
+
+    /// Mends a target that takes no records any more.
+    fn recover(&self);
+}
+
+/// Producer of `blkkin.events` with the host's key.
+pub(crate) struct Cluster {
+    producer: RwLock<EventProducer>,
+    domain: NodeId,
+}
+
+impl Cluster {
+    pub(crate) fn new(producer: EventProducer, domain: NodeId) -> Cluster {
+        Cluster { producer: RwLock::new(producer), domain }
+    }
+
+    fn producer(&self) -> RwLockReadGuard<'_, EventProducer> {
+        self.producer.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RecordTarget for Cluster {
+    fn send(&self, bytes: &[u8], events: u64, handle: DeliveryHandle) -> Result<bool, String> {
+        self.producer().try_send(self.domain, bytes, events, handle).map_err(|error| error.why)
+    }
+
+    fn take_acks(&self) -> Vec<(DeliveryHandle, Ack)> {
+        self.producer().take_acks()
+    }
+
+    fn recover(&self) {
+        if !self.producer().has_fatal_error() {
+            return;
+        }
+        let mut producer = self.producer.write().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = producer.recreate() {
+            warn!("records of guests are not sent: {}", error.why);
+        }
+    }
+}
+
+/// Channel to the join of this process.
+pub(crate) struct LocalJoin {
+    publisher: Publisher<EventBatch>,
+    delivered: Mutex<Vec<(DeliveryHandle, Ack)>>,
+}
+
+impl LocalJoin {
+    pub(crate) fn new(publisher: Publisher<EventBatch>) -> LocalJoin {
+        LocalJoin { publisher, delivered: Mutex::default() }
+    }
+}
+
+impl RecordTarget for LocalJoin {
+    fn send(&self, bytes: &[u8], _events: u64, handle: DeliveryHandle) -> Result<bool, String> {
+        // The connection has decoded it once, and has added an event since.
+        let decoded = v1::decode(bytes).map_err(|error| error.to_string())?;
+        self.publisher.publish(decoded.batch).map_err(|_| "tracing has ended".to_owned())?;
+        let mut delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        delivered.push((handle, Ack::Delivered));
+        Ok(true)
+    }
+
+    fn take_acks(&self) -> Vec<(DeliveryHandle, Ack)> {
+        std::mem::take(&mut *self.delivered.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn recover(&self) {}
+}
