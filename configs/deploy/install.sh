@@ -92,7 +92,7 @@ file() {
     if [ -f "$config/$1/$2" ]; then echo "$config/$1/$2"; else echo "$config/$2"; fi
 }
 
-# The address at which a service with these options answers on its own host; none where it is told to answer nowhere.
+# Prints the address of the health endpoint of a service with these options; nothing if the endpoint is off.
 health_address() {
     case $1 in agent) port=9899 ;; aggregator) port=9900 ;; *) port=9901 ;; esac
     told=$(sed -n 's/^metrics *= *"\(.*\)".*/\1/p' "$2")

@@ -43,7 +43,9 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -
             shell::run(command.current_dir(workspace.root().join("fuzz")).args(["fmt", "--check"]))
         }),
         ("vocabulary", &|| {
-            words::check(workspace.root(), &workspace.sources(&["rs", "c", "h", "cc", "hpp"])?)
+            let sources = workspace.sources(&["rs", "c", "h", "cc", "hpp"])?;
+            let others = workspace.sources(&["toml", "sh", "service", "yaml", "yml", "proto"])?;
+            words::check(workspace.root(), &sources, &others)
         }),
         ("module cycles", &|| cycles::check(workspace.root(), &workspace.sources(&["rs"])?)),
         ("features", &|| features::check(workspace)),

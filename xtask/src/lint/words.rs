@@ -1,8 +1,8 @@
 //! Vocabulary check: no word of the glossary's deny list in comments and names, no item doc that
 //! opens with a pronoun.
 //!
-//! *In*: the table "Words that are not used" of `docs/glossary.md`, and the sources that git
-//! tracks. *Out*: each place that breaks a rule, and the counts.
+//! *In*: the table "Words that are not used" of `docs/glossary.md`, and the sources, configurations, scripts and schemas that
+//! git tracks. *Out*: each place that breaks a rule, and the counts.
 //!
 //! *Invariant*: no place breaks a rule.
 
@@ -202,15 +202,45 @@ fn look(denied: &DenyList, text: &str, totals: &mut Totals, mut report: impl FnM
     counts
 }
 
-/// Looks at `files` below `root`, and prints every place that breaks a rule.
-pub(super) fn check(root: &Path, files: &[String]) -> Result<()> {
+/// Looks at the comments of a file without names: a line from `#`, or from `//`, that begins it or follows a space.
+fn look_at_comments(
+    denied: &DenyList,
+    text: &str,
+    totals: &mut Totals,
+    mut report: impl FnMut(usize, String),
+) -> Counts {
+    let mut counts = Counts::default();
+    for (nth, line) in text.lines().enumerate() {
+        let begins = ["#", "//"].iter().filter_map(|mark| {
+            let begins =
+                |(at, _): &(usize, &str)| line[..*at].chars().next_back().is_none_or(char::is_whitespace);
+            line.match_indices(mark).find(begins).map(|(at, _)| at)
+        });
+        let Some(at) = begins.min() else { continue };
+        totals.comments += 1;
+        if let Some(found) = denied.in_comment(&line[at..]) {
+            counts.comments += 1;
+            report(nth + 1, format!("`{}`: {}", found.words.join(" "), found.instead));
+        }
+    }
+    counts
+}
+
+/// Looks at the sources and the other files below `root`, and prints every place that breaks a rule.
+pub(super) fn check(root: &Path, sources: &[String], others: &[String]) -> Result<()> {
     let glossary =
         std::fs::read_to_string(root.join("docs/glossary.md")).context("cannot read the glossary")?;
     let denied = DenyList::parse(&glossary)?;
     let (mut sum, mut totals) = (Counts::default(), Totals::default());
-    for file in files {
+    let of_others = others.iter().map(|file| (file, false));
+    for (file, is_source) in sources.iter().map(|file| (file, true)).chain(of_others) {
         let text = std::fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"))?;
-        let found = look(&denied, &text, &mut totals, |line, what| println!("  {file}:{line}: {what}"));
+        let report = |line, what| println!("  {file}:{line}: {what}");
+        let found = if is_source {
+            look(&denied, &text, &mut totals, report)
+        } else {
+            look_at_comments(&denied, &text, &mut totals, report)
+        };
         sum.comments += found.comments;
         sum.openings += found.openings;
         sum.names += found.names;
@@ -228,7 +258,7 @@ pub(super) fn check(root: &Path, files: &[String]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counts, DenyList, Totals, look, opens_with_pronoun, parts};
+    use super::{Counts, DenyList, Totals, look, look_at_comments, opens_with_pronoun, parts};
 
     const TABLE: &str = "## Words that are not used\n| words | in | instead | why |\n|---|---|---|---|\n\
         | `who` | both | the actor | unnamed |\n\
@@ -243,6 +273,15 @@ mod tests {
         let text = "//! Whole words: whoever is none.\n/// What runs.\n/// Who it is, that lies\n/// in.\nstruct JoinBooks;\n\
             // It lies in a ring.\nfn who_is() { \"who\" }";
         assert_eq!(counts(text), Counts { comments: 2, openings: 1, names: 2 });
+    }
+
+    #[test]
+    fn comments_of_other_files_are_read() {
+        let text = "# Who asks.\nkey = \"who\" # it lies in\nurl = \"http://who\"\nwho() // who\n#!/bin/who";
+        let mut lines = Vec::new();
+        let denied = DenyList::parse(TABLE).expect("a table");
+        let found = look_at_comments(&denied, text, &mut Totals::default(), |line, _| lines.push(line));
+        assert_eq!((found.comments, lines), (4, vec![1, 2, 4, 5]));
     }
 
     #[test]
