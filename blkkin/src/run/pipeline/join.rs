@@ -48,7 +48,8 @@ pub(super) fn join(
     snapshot: &ProgressSnapshot,
     notify: impl Fn(String),
 ) -> JoinOutcome {
-    let mut joiner = Joiner::new(JoinConfig::default());
+    // The counters of the run are those of this node.
+    let [mut joiner, mut guests] = [(); 2].map(|()| Joiner::new(JoinConfig::default()));
     let mut router = TraceRouter {
         unrelated_commits: UnrelatedCommits::new(plan.scope),
         post_filter: plan.post_filter,
@@ -70,15 +71,17 @@ pub(super) fn join(
         };
         if router.is_of_guest(batch.source) {
             router.report.set_guests_lost(batch.source.node, batch.stats.lost());
-        } else {
-            live_processes.apply(&batch.events);
-            last = batch.stats.clone();
-            router.watermark = router.watermark.max(batch.watermark);
+            guests.apply(batch, &mut |trace: &Trace| router.route(trace));
+            continue;
         }
+        live_processes.apply(&batch.events);
+        last = batch.stats.clone();
+        router.watermark = router.watermark.max(batch.watermark);
         joiner.apply(batch, &mut |trace: &Trace| router.route(trace));
         snapshot.set(router.progress(&last));
     }
     joiner.finish(&mut |trace: &Trace| router.route(trace));
+    guests.finish(&mut |trace: &Trace| router.route(trace));
     if let Some(linker) = &mut router.local_linker {
         let (report, sinks) = (&mut router.report, &router.sinks);
         linker.finish(&mut |spans| {
