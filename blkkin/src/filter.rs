@@ -15,7 +15,7 @@ pub(crate) mod post_filter;
 pub(crate) mod sampling;
 mod syscalls;
 mod tasks;
-mod virtual_machines;
+pub(crate) mod virtual_machines;
 
 use std::path::PathBuf;
 

@@ -39,7 +39,7 @@ use std::time::Duration;
 use blkkin_bus::kafka::{Ack, DeliveryHandle};
 use blkkin_tracer::StopSignal;
 use blkkin_wire::ids::Source;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::error::{CliError, cannot_spawn};
 use crate::service::{MetricFamily, MetricKind};
@@ -61,6 +61,8 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct GuestStats {
     connected: AtomicU64,
+    /// Connections since the start.
+    connections: AtomicU64,
     /// Events that the cluster has.
     delivered: AtomicU64,
     /// Events that the cluster refused for good.
@@ -74,6 +76,24 @@ pub(crate) struct GuestStats {
 }
 
 impl GuestStats {
+    /// Returns the summary lines of a run.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let get = |value: &AtomicU64| value.load(Relaxed);
+        if get(&self.connections) == 0 {
+            return vec!["guests: none has connected".to_owned()];
+        }
+        let mut notes = vec![format!("guests: {} events received", get(&self.delivered))];
+        let mut add = |number: u64, text: &str| {
+            if number > 0 {
+                notes.push(format!("guests: {number} {text}"));
+            }
+        };
+        add(get(&self.missing), "records were numbered and not sent");
+        add(get(&self.skipped_bytes), "bytes were in no frame, as after a reconnection");
+        add(get(&self.refused), "connections were ended because of what a guest sent");
+        notes
+    }
+
     pub(crate) fn metric_families(&self) -> Vec<MetricFamily> {
         let get = |value: &AtomicU64| value.load(Relaxed) as f64;
         let outcomes = [("delivered", self.delivered.load(Relaxed)), ("failed", self.failed.load(Relaxed))];
@@ -112,6 +132,7 @@ struct Hub {
     target: Box<dyn RecordTarget>,
     /// Source of the host's own events.
     source: Source,
+    machines: Vec<String>,
     next_handle: AtomicU64,
     /// Records that the target has, each with its outcome once it is known. Those of a connection that
     /// has ended are not here.
@@ -170,17 +191,19 @@ impl Hub {
 pub(crate) struct Guests(JoinHandle<()>);
 
 impl Guests {
-    /// Starts to look for guests in a folder, until `stop`. `source` is of the host's own events.
+    /// Starts to look for guests in a folder, until `stop`. `source` is of the host's own events; `machines` are the names or
+    /// UUIDs of the virtual machines that are received, none: all.
     pub(crate) fn start(
         folder: &Path,
         target: Box<dyn RecordTarget>,
-        source: Source,
+        (source, machines): (Source, Vec<String>),
         stats: Arc<GuestStats>,
         stop: &StopSignal,
     ) -> Result<Guests, CliError> {
         let hub = Arc::new(Hub {
             target,
             source,
+            machines,
             next_handle: AtomicU64::new(0),
             outcomes: Mutex::default(),
             claims: Mutex::new(NodeClaims::new(source.node)),
@@ -233,7 +256,6 @@ fn look_for_guests(folder: &Path, hub: &Arc<Hub>) {
     for thread in threads.into_values() {
         let _ = thread.join();
     }
-    info!("{} events of guests delivered", hub.stats.delivered.load(Relaxed));
 }
 
 /// Lists the sockets of a folder.

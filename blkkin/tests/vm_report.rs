@@ -27,9 +27,17 @@ const WRITES: usize = 20;
 const DISK: u64 = 16 << 20;
 const SCRIPT: &str = r#"
 start_agent
-# The tracer looks at the disks after these, and pings with each record.
-for n in 1 2 3 4 5; do dd if=/dev/vda of=/dev/null bs=512 count=1 skip=999$n iflag=direct 2> /dev/null; sleep 0.5; done
 echo "guest: ready"
+read -r _ <&3
+# The tracer looks at the disks after the first of these, and pings with each record.
+for n in 1 2 3 4 5; do dd if=/dev/vda of=/dev/null bs=512 count=1 skip=999$n iflag=direct 2> /dev/null; sleep 0.5; done
+# Two at once, which QEMU may submit by one call.
+for n in $(seq 10); do
+    dd if=/dev/zero of=/dev/vda bs=4096 count=4 seek=$((1000 + n * 4)) oflag=direct conv=notrunc 2> /dev/null & one=$!
+    dd if=/dev/zero of=/dev/vda bs=4096 count=4 seek=$((2000 + n * 4)) oflag=direct conv=notrunc 2> /dev/null
+    wait $one
+done
+echo "guest: probed"
 read -r _ <&3
 for n in $(seq WRITES); do dd if=/dev/zero of=/dev/vda bs=4096 count=1 seek=$n conv=notrunc,fsync 2> /dev/null; done
 echo "guest: done"
@@ -48,6 +56,8 @@ struct Scenario<'a> {
     command: &'a dyn Fn(&str) -> Command,
     /// Further options of `blkkin trace`.
     options: &'a [&'a str],
+    /// True if another `blkkin trace` has received the guest's first records.
+    is_traced_before: bool,
 }
 
 /// Report as JSON and as text.
@@ -57,8 +67,8 @@ struct Outcome {
 }
 
 impl Scenario<'_> {
-    /// Runs it. `during` runs while the guest writes.
-    fn run(&self, during: impl FnOnce()) -> Outcome {
+    /// Runs it. `during` lets the guest make its synced writes (`go`).
+    fn run(&self, during: impl FnOnce(&mut Guest)) -> Outcome {
         let home = tempfile::tempdir().unwrap();
         let (folder, guests) = (home.path(), home.path().join("guests"));
         fs::create_dir(&guests).unwrap();
@@ -78,28 +88,61 @@ impl Scenario<'_> {
             command: self.command,
         };
         let mut guest = Guest::start(folder, self.kernel, self.binary, &guests.join("web.sock"), &options);
-        let [text, messages, json] = ["text", "messages", "json"].map(|name| folder.join(name));
-        let file = |path: &PathBuf| Stdio::from(fs::File::create(path).unwrap());
-        let mut trace = common::blkkin(&["trace", "--vm", "web", "--guests"]);
-        trace.arg(&guests).arg(format!("--json={}", json.display())).args(self.options);
-        let mut trace = KillOnDrop(trace.stdout(file(&text)).stderr(file(&messages)).spawn().unwrap());
-        let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
-        assert!(
-            eventually(|| read(&messages).contains("is connected: virtual machine `web`")),
-            "{}",
-            read(&messages)
-        );
+        let start = || RunningTrace::start(folder, &guests, self.options);
+        if self.is_traced_before {
+            // The guest's agent names its disk, its program and its files to this one.
+            let trace = start();
+            guest.wait_for("ready");
+            std::thread::sleep(Duration::from_secs(1));
+            trace.finish();
+        }
+        let trace = start();
         guest.wait_for("ready");
         guest.go();
-        during();
+        guest.wait_for("probed");
+        during(&mut guest);
         guest.wait_for("done");
         guest.go();
         assert_eq!(guest.wait_for("the agent ended with"), "0", "{}", guest.console());
+        trace.finish()
+    }
+}
+
+/// A `blkkin trace` of the guest.
+struct RunningTrace {
+    process: KillOnDrop,
+    text: PathBuf,
+    messages: PathBuf,
+    json: PathBuf,
+}
+
+impl RunningTrace {
+    /// Starts it, and waits until the guest is connected.
+    fn start(folder: &Path, guests: &Path, options: &[&str]) -> RunningTrace {
+        let [text, messages, json] = ["text", "messages", "json"].map(|name| folder.join(name));
+        let file = |path: &PathBuf| Stdio::from(fs::File::create(path).unwrap());
+        let mut command = common::blkkin(&["trace", "--vm", "web", "--guests"]);
+        command.arg(guests).arg(format!("--json={}", json.display())).args(options);
+        let process = KillOnDrop(command.stdout(file(&text)).stderr(file(&messages)).spawn().unwrap());
+        let trace = RunningTrace { process, text, messages, json };
+        let is_connected = || trace.messages().contains("is connected: virtual machine `web`");
+        assert!(eventually(is_connected), "{}", trace.messages());
+        trace
+    }
+
+    fn messages(&self) -> String {
+        fs::read_to_string(&self.messages).unwrap()
+    }
+
+    /// Ends it, and returns its report.
+    fn finish(mut self) -> Outcome {
         // SAFETY: passes numbers only; the process has not been waited for.
-        unsafe { libc::kill(trace.0.id() as libc::pid_t, libc::SIGTERM) };
-        assert!(trace.0.wait().unwrap().success(), "{}", read(&messages));
-        let outcome = Outcome { json: serde_json::from_str(&read(&json)).unwrap(), text: read(&text) };
-        println!("{}\n{}", outcome.text, read(&messages));
+        unsafe { libc::kill(self.process.0.id() as libc::pid_t, libc::SIGTERM) };
+        assert!(self.process.0.wait().unwrap().success(), "{}", self.messages());
+        let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
+        let outcome =
+            Outcome { json: serde_json::from_str(&read(&self.json)).unwrap(), text: read(&self.text) };
+        println!("{}\n{}", outcome.text, self.messages());
         outcome
     }
 }
@@ -128,21 +171,40 @@ fn each_request_of_a_guest_is_in_the_report_with_its_layers() {
     needs!("qemu-system-x86_64", "busybox", "strip");
     let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
     let folder = tempfile::tempdir().unwrap();
-    let drive = format!("file={},format=raw,cache=none", image(folder.path()).display());
-    let scenario = Scenario {
-        kernel: &kernel,
-        binary: &binary,
-        drive: &drive,
-        command: &tool,
-        options: &["--show", "guests"],
-    };
-    let outcome = scenario.run(|| {});
-    let guests = &outcome.json["guests"];
-    println!("{guests:#}");
-    let [requests, linked] = ["requests", "requests_linked"].map(|name| guests[name].as_u64().unwrap());
-    // A write and a flush each.
-    assert!(requests >= 2 * WRITES as u64, "{guests:#}");
-    assert!(linked + 5 >= requests, "{guests:#}");
+    for (mode, is_traced_before) in [("aio=threads", true), ("aio=native", false)] {
+        let drive = format!("file={},format=raw,cache=none,{mode}", image(folder.path()).display());
+        let options = ["--show", "guests"];
+        let scenario = Scenario {
+            kernel: &kernel,
+            binary: &binary,
+            drive: &drive,
+            command: &tool,
+            options: &options,
+            is_traced_before,
+        };
+        let guests = &scenario.run(Guest::go).json["guests"];
+        println!("{mode}: {guests:#}");
+        let [requests, linked] = ["requests", "requests_linked"].map(|name| guests[name].as_u64().unwrap());
+        // A write and a flush each, and the direct writes.
+        assert!(requests >= (2 * WRITES + 80) as u64, "{guests:#}");
+        // The first ones make the disk known, and libaio reports no length of a read of a hole.
+        assert!(linked + 10 >= requests, "{guests:#}");
+        let programs: Vec<&str> =
+            guests["programs"].as_array().unwrap().iter().filter_map(|row| row["program"].as_str()).collect();
+        assert_eq!(programs, ["dd"], "{guests:#}");
+        let slowest = guests["slowest"].as_array().unwrap();
+        let layers = slowest.iter().map(|one| one["layers_ns"].as_object().unwrap());
+        for (one, layers) in slowest.iter().zip(layers) {
+            let sum: u64 = layers.values().map(|time| time.as_u64().unwrap()).sum();
+            assert_eq!(sum, one["duration_ns"].as_u64().unwrap());
+            assert!(
+                ["guest_kernel", "qemu"].iter().all(|layer| layers[*layer].as_u64() > Some(0)),
+                "{one:#}"
+            );
+        }
+        let row = &guests["programs"][0]["layers_ns"];
+        assert!(["host_kernel", "device"].iter().all(|layer| row[*layer].as_u64() > Some(0)), "{guests:#}");
+    }
 }
 
 /// QEMU lets 20 requests a second pass.
@@ -153,8 +215,15 @@ fn throttling_in_qemu_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let drive =
         format!("file={},format=raw,cache=none,throttling.iops-total=20", image(folder.path()).display());
-    let scenario = Scenario { kernel: &kernel, binary: &binary, drive: &drive, command: &tool, options: &[] };
-    scenario.run(|| {}).assert_named("in QEMU and virtio");
+    let scenario = Scenario {
+        kernel: &kernel,
+        binary: &binary,
+        drive: &drive,
+        command: &tool,
+        options: &[],
+        is_traced_before: false,
+    };
+    scenario.run(Guest::go).assert_named("in QEMU and virtio");
 }
 
 /// The file system of the image is frozen for 200 of each 250 ms.
@@ -164,16 +233,41 @@ fn a_frozen_file_system_of_the_host_is_named() {
     let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
     let disk = or_skip!(Disk::ext4(64 << 20));
     let drive = format!("file={},format=raw,cache=writeback", image(&disk.mount_point()).display());
-    let scenario = Scenario { kernel: &kernel, binary: &binary, drive: &drive, command: &tool, options: &[] };
-    let freeze = || {
-        for _ in 0..10 {
+    let scenario = Scenario {
+        kernel: &kernel,
+        binary: &binary,
+        drive: &drive,
+        command: &tool,
+        options: &[],
+        is_traced_before: false,
+    };
+    let freeze = |guest: &mut Guest| {
+        guest.go();
+        let frozen = Frozen(disk.mount_point());
+        while !guest.has("done") {
             for (option, ms) in [("--freeze", 200), ("--unfreeze", 50)] {
-                capture(tool("fsfreeze").arg(option).arg(disk.mount_point())).unwrap();
+                frozen.run(option).unwrap();
                 std::thread::sleep(Duration::from_millis(ms));
             }
         }
     };
     scenario.run(freeze).assert_named("in the host's kernel");
+}
+
+/// A file system that is not frozen when this is dropped.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn run(&self, option: &str) -> Result<String, String> {
+        capture(tool("fsfreeze").arg(option).arg(&self.0))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // An error: it is not frozen.
+        let _ = self.run("--unfreeze");
+    }
 }
 
 /// The link to the NBD server delays each packet by 20 ms. The server runs in the network of the other node, so one
@@ -190,9 +284,18 @@ fn a_slow_network_to_the_nbd_server_is_named() {
     let drive = format!("file={uri},format=raw");
     let command = |program: &str| link.nodes[0].network_command(program);
     let options = ["--nbd", "--ust", "--tree", &process.0.id().to_string()];
-    let scenario =
-        Scenario { kernel: &kernel, binary: &binary, drive: &drive, command: &command, options: &options };
-    let outcome = scenario.run(|| link.delay(Duration::from_millis(20)));
+    let scenario = Scenario {
+        kernel: &kernel,
+        binary: &binary,
+        drive: &drive,
+        command: &command,
+        options: &options,
+        is_traced_before: false,
+    };
+    let outcome = scenario.run(|guest| {
+        link.delay(Duration::from_millis(20));
+        guest.go();
+    });
     outcome.assert_named("in transit to and from the NBD server");
     let layers = &outcome.json["guests"]["slowest"][0]["layers_ns"];
     assert!(

@@ -25,6 +25,9 @@ struct Waiting {
     events: u64,
 }
 
+/// Maximum number of resume requests of one process that may be lost between two that arrive.
+const REQUESTS_MAX: u64 = 1 << 32;
+
 /// Records in order, until the host acknowledges them.
 #[derive(Debug)]
 pub struct Sender {
@@ -39,6 +42,10 @@ pub struct Sender {
     sent: u64,
     /// Resume request that has no answer yet.
     request: Option<u64>,
+    /// Number of the last resume request.
+    last_request: Option<u64>,
+    /// True if a process of the host asked for the first time, after another one had acknowledged records.
+    has_new_host: bool,
     /// Ping that has no answer yet, and the answer to one.
     ping: Option<u64>,
     pong: Option<(u64, GuestTime)>,
@@ -61,6 +68,8 @@ impl Sender {
             next: None,
             sent: 0,
             request: None,
+            last_request: None,
+            has_new_host: false,
             ping: None,
             pong: None,
             output: Vec::new(),
@@ -105,6 +114,10 @@ impl Sender {
             match kind {
                 // A frame that is being written is completed: the host may have its beginning.
                 Kind::Resume => {
+                    // A process counts its requests up from a random number.
+                    let is_same = |last: u64| number.wrapping_sub(last) <= REQUESTS_MAX;
+                    self.has_new_host |= self.first > 0 && !self.last_request.is_some_and(is_same);
+                    self.last_request = Some(number);
                     (self.next, self.request) = (Some(self.first), Some(number));
                     self.stats.resumed += 1;
                 }
@@ -117,6 +130,12 @@ impl Sender {
                 Kind::Record | Kind::Resumed | Kind::Pong => {}
             }
         }
+    }
+
+    /// Returns whether another process of the host than before asked for the records, once. Records that the former one had
+    /// acknowledged are not sent to it.
+    pub fn take_new_host(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_host)
     }
 
     /// Returns whether the host asks for the time.

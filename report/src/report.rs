@@ -2,7 +2,7 @@
 
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
-use blkkin_wire::ids::{NodeId, TraceId};
+use blkkin_wire::ids::{Source, TraceId};
 use blkkin_wire::in_flight::FinalState;
 use blkkin_wire::remote_link::Reparented;
 use blkkin_wire::span::Span;
@@ -137,8 +137,8 @@ impl Report {
         self.guests.add_spans(spans);
     }
 
-    /// Sets the number of records that a guest has lost so far.
-    pub fn set_guests_lost(&mut self, guest: NodeId, lost: u64) {
+    /// Sets the number of records that a guest has lost since its agent started.
+    pub fn set_guests_lost(&mut self, guest: Source, lost: u64) {
         self.guests.set_lost(guest, lost);
     }
 

@@ -146,6 +146,9 @@ pub(crate) fn page(report: &Report, losses: &Losses, style: &Style, sections: &[
     if !sections.contains(&Section::Explained) {
         lines.extend(summary::explained(report, columns));
     }
+    if !sections.contains(&Section::Guests) {
+        lines.extend(summary::missing(report, columns));
+    }
     lines.extend(losses::lines(report, losses, columns));
     if is_summary {
         lines.extend(summary::more(report, columns));

@@ -18,7 +18,7 @@ pub(super) fn require(value: &str) -> Result<(), CliError> {
 }
 
 /// Returns whether a virtual machine has this name or UUID.
-pub(super) fn is_named(machine: &Machine, value: &str) -> bool {
+pub(crate) fn is_named(machine: &Machine, value: &str) -> bool {
     machine.name.as_deref() == Some(value)
         || machine.uuid.as_ref().is_some_and(|uuid| uuid.eq_ignore_ascii_case(value))
 }

@@ -4,7 +4,7 @@
 //! of the records. *Invariant*: that of [`super`].
 //!
 //! A record that the target refuses for now makes the guest send all again from there, so no record overtakes
-//! another. One that it refuses for good is counted and acknowledged: the guest would send it for ever.
+//! another. One that it refuses for good is counted and acknowledged: the guest would send it again and again.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -29,6 +29,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing::{info, warn};
 
+use crate::filter::virtual_machines::is_named;
 use crate::service::peer_credentials;
 
 use super::{BYTES_PER_SECOND, Hub, LOOK_INTERVAL, REFUSED_PAUSE, WINDOW_BYTES};
@@ -94,6 +95,11 @@ pub(super) fn serve(path: &Path, hub: &Hub) {
 /// Serves a connection to its end; returns the pause before the next one.
 fn connected(path: &Path, stream: UnixStream, hub: &Hub) -> Duration {
     let machine = machine_of(&stream);
+    let is_wanted = |machine: &Machine| hub.machines.iter().any(|wanted| is_named(machine, wanted));
+    if !hub.machines.is_empty() && !machine.as_ref().is_some_and(is_wanted) {
+        return REFUSED_PAUSE;
+    }
+    hub.stats.connections.fetch_add(1, Relaxed);
     let name = machine.as_ref().and_then(|machine| machine.name.as_ref());
     let name = name.map(|name| format!(": virtual machine `{name}`")).unwrap_or_default();
     info!("guest of {} is connected{name}", path.display());

@@ -23,7 +23,7 @@ mod raw_arguments;
 mod unrelated_commits;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
@@ -45,8 +45,8 @@ use crate::destination::{DeliveryReport, SpanSink};
 use crate::disk_counts::DiskCounter;
 use crate::error::{CliError, cannot_spawn, panicked};
 use crate::filter::post_filter::PostFilter;
-use crate::guests::{Guests, LocalJoin};
-use crate::privileges::DrainThread;
+use crate::guests::{GuestStats, Guests, LocalJoin};
+use crate::privileges::{self, DrainThread};
 use crate::sources::usdt::UsdtSourceStats;
 use crate::sources::{EventSources, RunningSources, SourcesOutcome};
 use progress_snapshot::ProgressSnapshot;
@@ -72,8 +72,8 @@ pub(crate) struct RunPlan {
     pub(crate) nbd: bool,
     /// Id of this node, if guests send their events too.
     pub(crate) host: Option<NodeId>,
-    /// Folder with the sockets of guests.
-    pub(crate) guests: Option<PathBuf>,
+    /// Ports of guests, with `--guests`.
+    pub(crate) guests: Option<GuestPorts>,
     /// The disks' own counts, read before the traced command starts.
     pub(crate) disk_counts: DiskCounter,
 }
@@ -105,15 +105,46 @@ pub(crate) struct RunOutcome {
     pub(crate) usdt_stats: Option<UsdtSourceStats>,
 }
 
-/// Starts to receive the records of guests. Its signal stops it.
-fn start_guests(
-    folder: &Path,
-    tracer: &Tracer,
-    publisher: Publisher<EventBatch>,
-) -> Result<(Guests, StopSignal), CliError> {
-    let (stop, target) = (StopSignal::new(), Box::new(LocalJoin::new(publisher)));
-    let guests = Guests::start(folder, target, tracer.source(), Arc::default(), &stop)?;
-    Ok((guests, stop))
+/// Folder with the sockets of guests, and which of these are received.
+pub(crate) struct GuestPorts {
+    pub(crate) folder: PathBuf,
+    /// Names or UUIDs of virtual machines; none: all.
+    pub(crate) machines: Vec<String>,
+}
+
+/// Threads that receive the records of guests.
+struct RunningGuests {
+    guests: Guests,
+    stats: Arc<GuestStats>,
+    stop: StopSignal,
+}
+
+impl RunningGuests {
+    /// Starts to receive. The threads have no capability: what they read is not trusted.
+    fn start(ports: GuestPorts, tracer: &Tracer, publisher: Publisher<EventBatch>) -> Result<Self, CliError> {
+        let (stop, stats, source) = (StopSignal::new(), Arc::<GuestStats>::default(), tracer.source());
+        let guests = privileges::with_only(privileges::NONE, || {
+            let target = Box::new(LocalJoin::new(publisher));
+            Guests::start(&ports.folder, target, (source, ports.machines), Arc::clone(&stats), &stop)
+        })?;
+        Ok(RunningGuests { guests, stats, stop })
+    }
+
+    fn finish(self) -> Vec<String> {
+        self.guests.join();
+        self.stats.notes()
+    }
+}
+
+/// Stops to receive the records of guests when tracing has ended, also by an error: their threads hold the channel
+/// to the join open.
+struct EndGuests(StopSignal);
+
+impl Drop for EndGuests {
+    fn drop(&mut self) {
+        std::thread::sleep(LAST_RECORDS);
+        self.0.stop();
+    }
 }
 
 fn cannot_start(error: io::Error) -> CliError {
@@ -152,7 +183,7 @@ pub(crate) struct Pipeline {
     drain: JoinHandle<Result<TraceSummary, TracerError>>,
     join: JoinHandle<join::JoinOutcome>,
     sources: RunningSources,
-    guests: Option<(Guests, StopSignal)>,
+    guests: Option<RunningGuests>,
     disk_counts: DiskCounter,
     unread_modules: UnreadModules,
 }
@@ -166,8 +197,9 @@ impl Pipeline {
         control: Sender<ControlEvent>,
     ) -> Result<Pipeline, CliError> {
         let (publisher, subscription) = channel(CAPACITY_DEFAULT);
+        let ports = plan.guests.take();
         let guests =
-            plan.guests.take().map(|folder| start_guests(&folder, &tracer, publisher.clone())).transpose()?;
+            ports.map(|ports| RunningGuests::start(ports, &tracer, publisher.clone())).transpose()?;
         let (publisher, sources) =
             std::mem::take(&mut plan.sources).start(publisher).map_err(cannot_start)?;
         let (stop, progress_snapshot) = (StopSignal::new(), Arc::new(ProgressSnapshot::default()));
@@ -181,7 +213,12 @@ impl Pipeline {
         });
         let join = join.map_err(cannot_start)?;
         let (drain_stop, unread_modules) = (stop.clone(), tracer.unread_modules());
-        let drain = drain.run(move || tracer.run(publisher, drain_stop));
+        let end_guests = guests.as_ref().map(|guests| EndGuests(guests.stop.clone()));
+        let drain = drain.run(move || {
+            let summary = tracer.run(publisher, drain_stop);
+            drop(end_guests);
+            summary
+        });
         Ok(Pipeline {
             stop,
             progress_snapshot,
@@ -199,14 +236,6 @@ impl Pipeline {
     pub(crate) fn stop(&mut self) {
         self.disk_counts.stop();
         self.stop.stop();
-        if let Some((_, stop)) = &self.guests {
-            let stop = stop.clone();
-            // Not joined: the channel stays open until the guests' threads have ended.
-            std::thread::spawn(move || {
-                std::thread::sleep(LAST_RECORDS);
-                stop.stop();
-            });
-        }
     }
 
     /// Stops waiting for servers; undelivered spans are counted.
@@ -222,12 +251,12 @@ impl Pipeline {
     /// Waits for the threads and returns the outcome.
     pub(crate) fn collect(mut self) -> Result<RunOutcome, CliError> {
         let joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
-        self.guests.take().into_iter().for_each(|(guests, _)| guests.join());
+        let of_guests = self.guests.take().map(RunningGuests::finish).unwrap_or_default();
         let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
         let SourcesOutcome { notes, usdt, nbd_lost } =
             self.sources.collect(trace.as_ref().ok(), joined.link_stats.as_ref())?;
         let mut outcome = RunOutcome {
-            source_notes: self.unread_modules.note().into_iter().chain(notes).collect(),
+            source_notes: self.unread_modules.note().into_iter().chain(of_guests).chain(notes).collect(),
             usdt_stats: usdt,
             nbd_lost,
             ..RunOutcome::of(joined)

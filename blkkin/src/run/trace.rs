@@ -16,7 +16,7 @@ use crate::error::{CliError, Status};
 use crate::filter::{TraceFilter, context_trust, keep, sampling};
 use crate::privileges;
 use crate::run::output::{Output, Stream};
-use crate::run::pipeline::RunPlan;
+use crate::run::pipeline::{GuestPorts, RunPlan};
 use crate::run::progress::{ProgressLine, TerminalOwner};
 use crate::run::run_loop::{RunLoop, Step};
 use crate::sources::EventSources;
@@ -80,6 +80,7 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let nbd = args.lttng.nbd;
     let disk_counts = DiskCounter::start();
     let host = guests.as_ref().map(|_| tracer.source().node);
+    let guests = guests.map(|folder| GuestPorts { folder, machines: args.filter.vm.clone() });
     let plan = RunPlan { scope, post_filter, detail, report, sinks, sources, nbd, host, guests, disk_counts };
     Ok((tracer, plan, output))
 }

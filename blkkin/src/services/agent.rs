@@ -218,7 +218,13 @@ fn serve(
             let (source, domain) = ids;
             let producer = EventProducer::new(&settings, domain).map_err(no_cluster)?;
             let target = Box::new(Cluster::new(producer, domain));
-            guests = Some(Guests::start(folder, target, source, metrics.start_guests(), &pipeline.stop)?);
+            guests = Some({
+                let stats = metrics.start_guests();
+                (
+                    Guests::start(folder, target, (source, Vec::new()), Arc::clone(&stats), &pipeline.stop)?,
+                    stats,
+                )
+            });
         }
         if let (Some(topic), Some(control), Some((source, _))) = (&args.ctl_topic, &runtime_control, ids) {
             control.follow(&settings, topic, source.node, &pipeline.stop)?;
@@ -246,7 +252,10 @@ fn serve(
     // Left behind it does no harm: the next agent replaces it.
     args.ctl.iter().for_each(|socket| drop(std::fs::remove_file(socket)));
     let code = pipeline.finish();
-    guests.into_iter().for_each(Guests::join);
+    if let Some((guests, stats)) = guests {
+        guests.join();
+        stats.notes().iter().for_each(|note| info!("{note}"));
+    }
     code
 }
 

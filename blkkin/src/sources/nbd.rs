@@ -8,7 +8,7 @@ pub(crate) fn notes(nbd: &NbdStats, links: Option<&LinkStats>) -> Vec<String> {
     let mut first = format!("nbd: {} requests, {} replies", nbd.requests, nbd.replies);
     // An agent's endpoints are linked by the aggregator.
     if let Some(links) = links {
-        first += &format!(", {} linked to a daemon's span", links.matched / 2);
+        first += &format!(", {} linked to a daemon's span", (links.matched - links.disks_matched) / 2);
     }
     let mut all = vec![first];
     let mut add = |count: u64, text: &str| {
@@ -22,7 +22,7 @@ pub(crate) fn notes(nbd: &NbdStats, links: Option<&LinkStats>) -> Vec<String> {
     add(nbd.not_sent, "times a socket was full, and its client retried the request");
     add(nbd.unmatched_replies, "replies without a request");
     add(
-        links.map_or(0, |links| links.refused),
+        links.map_or(0, |links| links.refused - links.disks_refused),
         "endpoints of requests were refused: several have the same key",
     );
     add(nbd.cut_headers, "buffers with a partial header, or more than one: the rest was not parsed");

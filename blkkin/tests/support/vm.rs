@@ -145,6 +145,11 @@ impl Guest {
         }
     }
 
+    /// Returns whether the guest has written a line that begins with this text.
+    pub(crate) fn has(&self, text: &str) -> bool {
+        rest_of_line(&self.console(), text).is_some()
+    }
+
     pub(crate) fn console(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
     }

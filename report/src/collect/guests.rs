@@ -5,8 +5,12 @@
 //! the slowest operations as trees.
 //!
 //! *Invariant*: each operation counts once, when its links are decided: [`WAIT`] after it was added, by the host's clock, or
-//! when too many parts wait, which is counted. An operation with a request that no operation of QEMU serves counts in its own
-//! column and not in the layers: all time of that request would be QEMU's.
+//! when too many parts wait, which is counted. It is in the layers only if all of its I/O is known: each request to a disk
+//! of QEMU has as many operations of QEMU as it needs, no part of it was lost, and it did not wait for requests of other
+//! operations. The others are counted by reason ([`LeftOut`]): their time would be attributed to a wrong layer.
+//!
+//! Spans have no machine and no issue time, and several operations may share a trace id. So the guest's own trace adds what it
+//! knows of each request ([`OwnRequest`]), and the parts of an operation are those below its root.
 
 pub(crate) mod layers;
 
@@ -15,34 +19,56 @@ use std::sync::Arc;
 
 use blkkin_aggregator::trace::{Root, Trace};
 use blkkin_wire::clock::DurationNs;
-use blkkin_wire::ids::{NodeId, SpanId, TraceId};
+use blkkin_wire::ids::{NodeId, Source, SpanId, TraceId};
 use blkkin_wire::span::Span;
 use blkkin_wire::stage::LogTime;
 
-use layers::{LayerTimes, Part, PartKind, Tree};
+use layers::{LayerTimes, OwnRequest, Part, PartKind, Tree};
 
 /// Time that an operation waits for links, in ms: the link stage gives up after 10 s, and again for a second hop.
 const WAIT: u64 = 25_000;
-/// Maximum number of parts that wait, some 200 B each.
+/// Maximum number of parts that wait, up to some 250 B each.
 const PARTS_MAX: usize = 262_144;
+/// Maximum number of operations that wait.
+const WAITING_MAX: usize = 65_536;
 /// Maximum number of programs; further ones are counted as one.
 const PROGRAMS_MAX: usize = 1_024;
+/// Maximum length of a part's label; a guest chooses the name of its devices.
+const LABEL_MAX: usize = 80;
 const OTHERS: &str = "(others)";
 
 /// Program in a virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GuestKey {
     pub(crate) machine: Arc<str>,
+    /// Two virtual machines may have one name.
+    node: NodeId,
     pub(crate) program: Arc<str>,
+}
+
+/// Operations that are not in the layers, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// Operations with a request that has fewer operations of QEMU than it needs.
+    pub(crate) unlinked: u64,
+    /// Operations that waited for requests of other operations, such as a journal commit that another one shows.
+    pub(crate) shared: u64,
+    /// Operations with missing records.
+    pub(crate) incomplete: u64,
+}
+
+impl LeftOut {
+    pub(crate) fn total(&self) -> u64 {
+        self.unlinked + self.shared + self.incomplete
+    }
 }
 
 /// Sums of a program's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GuestSums {
-    /// Operations of which each request has an operation of QEMU.
+    /// Operations in `times`.
     pub(crate) operations: u64,
-    /// The other ones, which are not in `times`.
-    pub(crate) unlinked: u64,
+    pub(crate) left_out: LeftOut,
     pub(crate) times: LayerTimes,
 }
 
@@ -68,27 +94,35 @@ impl SlowOperation {
 /// Collected operations of guests.
 #[derive(Clone, Debug)]
 pub(crate) struct Guests {
-    waiting: HashMap<TraceId, Waiting>,
-    order: VecDeque<(LogTime, TraceId)>,
-    /// Parts of all waiting operations.
+    waiting: HashMap<TraceId, WaitingTrace>,
+    order: VecDeque<(LogTime, TraceId, SpanId)>,
+    /// Parts of all waiting traces.
     parts: usize,
     rows: BTreeMap<GuestKey, GuestSums>,
     requests: [u64; 2],
     decided_early: u64,
     slowest: Vec<SlowOperation>,
     slowest_max: usize,
-    /// Records that each guest lost.
-    lost: BTreeMap<NodeId, u64>,
-    /// Endpoints that may be of several requests.
+    /// Counters of lost records by source: the first and the last one that arrived.
+    lost: HashMap<Source, [u64; 2]>,
     refused: u64,
 }
 
-#[derive(Clone, Debug)]
-struct Waiting {
-    key: GuestKey,
-    root: SpanId,
-    host: Arc<str>,
+/// Trace with the operations that wait in it, and its parts.
+#[derive(Clone, Debug, Default)]
+struct WaitingTrace {
+    operations: HashMap<SpanId, WaitingOperation>,
     parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug)]
+struct WaitingOperation {
+    key: GuestKey,
+    /// Tag `host.id` of its spans.
+    host: Arc<str>,
+    requests: HashMap<SpanId, OwnRequest>,
+    is_shared: bool,
+    is_incomplete: bool,
 }
 
 impl Guests {
@@ -102,86 +136,114 @@ impl Guests {
             decided_early: 0,
             slowest: Vec::new(),
             slowest_max,
-            lost: BTreeMap::new(),
+            lost: HashMap::new(),
             refused: 0,
         }
     }
 
     /// Adds an operation of a guest, before its spans.
     pub(crate) fn add(&mut self, trace: &Trace, now: LogTime) {
-        while let Some((_, oldest)) = self.order.front().copied().filter(|(at, _)| at.0 + WAIT <= now.0) {
+        while let Some((_, id, root)) = self.order.front().copied().filter(|(at, ..)| at.0 + WAIT <= now.0) {
             self.order.pop_front();
-            self.decide(oldest);
-        }
-        while self.parts >= PARTS_MAX {
-            let Some((_, oldest)) = self.order.pop_front() else { break };
-            self.decided_early += u64::from(self.waiting.contains_key(&oldest));
-            self.decide(oldest);
+            self.decide(id, root);
         }
         let is_operation = matches!(trace.root, Root::Call(_) | Root::Fault(_) | Root::AsyncIo);
-        if !is_operation || trace.bios.is_empty() && trace.waited_for.is_empty() {
+        let has_io = !trace.bios.is_empty() || !trace.waited_for.is_empty() || !trace.merged_into.is_empty();
+        if !is_operation || !has_io {
             return;
+        }
+        if self.order.len() >= WAITING_MAX {
+            self.decide_oldest();
         }
         let machine = trace.names.virtual_machine().map_or("unknown", |machine| machine.shown_name());
         let program =
             trace.names.task.as_ref().map_or_else(|| "unknown".into(), |task| Arc::clone(&task.comm));
-        let key = GuestKey { machine: machine.into(), program };
-        let host = format!("{:032x}", trace.source.node.0).into();
-        let waiting = Waiting { key, root: trace.root_span, host, parts: Vec::new() };
-        if self.waiting.insert(trace.id, waiting).is_none() {
-            self.order.push_back((now, trace.id));
-        }
+        let waits_for_others = trace.waited_for.iter().any(|wait| !wait.primary);
+        let shown = trace.waited_for.iter().filter(|wait| wait.primary).map(|wait| &*wait.trace);
+        let operation = WaitingOperation {
+            key: GuestKey { machine: machine.into(), node: trace.source.node, program },
+            host: format!("{:032x}", trace.source.node.0).into(),
+            is_shared: waits_for_others || !trace.merged_into.is_empty(),
+            is_incomplete: !trace.incomplete.is_empty(),
+            requests: shown.chain([trace]).flat_map(own_requests).collect(),
+        };
+        self.waiting.entry(trace.id).or_default().operations.insert(trace.root_span, operation);
+        self.order.push_back((now, trace.id, trace.root_span));
     }
 
     /// Adds spans that left the linker. Those of other traces than the waiting ones are ignored.
     pub(crate) fn add_spans(&mut self, spans: &[Span]) {
         for span in spans {
-            let Some(waiting) = self.waiting.get_mut(&span.trace) else { continue };
-            waiting.parts.push(part_of(span, &waiting.host));
-            self.parts += 1;
+            if let Some(waiting) = self.waiting.get_mut(&span.trace) {
+                waiting.parts.push(part_of(span));
+                self.parts += 1;
+            }
+        }
+        while self.parts > PARTS_MAX && !self.order.is_empty() {
+            self.decide_oldest();
         }
     }
 
-    /// Sets the number of records that a guest has lost so far.
-    pub(crate) fn set_lost(&mut self, guest: NodeId, lost: u64) {
-        let known = self.lost.entry(guest).or_default();
-        *known = lost.max(*known);
+    /// Sets the number of records that a guest has lost since its agent started.
+    pub(crate) fn set_lost(&mut self, guest: Source, lost: u64) {
+        self.lost.entry(guest).or_insert([lost; 2])[1] = lost;
     }
 
     /// Decides all waiting operations, after the last span. `refused`: endpoints that may be of several requests.
     pub(crate) fn finish(&mut self, refused: u64) {
         self.refused = refused;
-        for (_, trace) in std::mem::take(&mut self.order) {
-            self.decide(trace);
+        for (_, trace, root) in std::mem::take(&mut self.order) {
+            self.decide(trace, root);
         }
     }
 
-    fn decide(&mut self, trace: TraceId) {
-        let Some(Waiting { key, root, parts, .. }) = self.waiting.remove(&trace) else { return };
-        self.parts -= parts.len();
-        let Some(tree) = Tree::of(root, parts) else { return };
-        let requests = tree.requests();
-        self.requests[0] += requests[0];
-        self.requests[1] += requests[1];
-        if requests[0] == 0 {
+    fn decide_oldest(&mut self) {
+        if let Some((_, trace, root)) = self.order.pop_front() {
+            self.decided_early += 1;
+            self.decide(trace, root);
+        }
+    }
+
+    fn decide(&mut self, trace: TraceId, root: SpanId) {
+        let Some(waiting) = self.waiting.get_mut(&trace) else { return };
+        let Some(operation) = waiting.operations.remove(&root) else { return };
+        let tree = Tree::of(root, &waiting.parts, &operation.host, &operation.requests);
+        if waiting.operations.is_empty() {
+            self.parts -= waiting.parts.len();
+            self.waiting.remove(&trace);
+        }
+        let Some(tree) = tree else { return };
+        let [requests, linked] = tree.requests();
+        self.requests[0] += requests;
+        self.requests[1] += linked;
+        if requests == 0 && !operation.is_shared && !operation.is_incomplete {
             return;
         }
+        let key = operation.key;
         let is_known = self.rows.contains_key(&key) || self.rows.len() < PROGRAMS_MAX;
         let row_key = if is_known { key.clone() } else { GuestKey { program: OTHERS.into(), ..key.clone() } };
         let row = self.rows.entry(row_key).or_default();
-        if requests[0] > requests[1] {
-            row.unlinked += 1;
-            return;
+        let left_out = &mut row.left_out;
+        match (operation.is_incomplete, operation.is_shared, requests > linked) {
+            (true, ..) => left_out.incomplete += 1,
+            (_, true, _) => left_out.shared += 1,
+            (.., true) => left_out.unlinked += 1,
+            (false, false, false) => {
+                let times = tree.times();
+                row.operations += 1;
+                row.times += times;
+                self.add_slow(SlowOperation { key, tree, times });
+            }
         }
-        let times = tree.times();
-        row.operations += 1;
-        row.times += times;
-        let at = self.slowest.partition_point(|slower| slower.duration() >= times.total());
+    }
+
+    fn add_slow(&mut self, operation: SlowOperation) {
+        let at = self.slowest.partition_point(|slower| slower.duration() >= operation.duration());
         // The summary has one, whatever number of trees is drawn.
         let max = self.slowest_max.max(1);
         if at < max {
             self.slowest.truncate(max - 1);
-            self.slowest.insert(at, SlowOperation { key, tree, times });
+            self.slowest.insert(at, operation);
         }
     }
 
@@ -192,7 +254,20 @@ impl Guests {
         rows
     }
 
-    /// Returns the number of the guests' requests, and of those with an operation of QEMU.
+    /// Returns the number of operations in the layers, and the other ones.
+    pub(crate) fn operations(&self) -> (u64, LeftOut) {
+        let mut left_out = LeftOut::default();
+        let mut operations = 0;
+        for sums in self.rows.values() {
+            operations += sums.operations;
+            left_out.unlinked += sums.left_out.unlinked;
+            left_out.shared += sums.left_out.shared;
+            left_out.incomplete += sums.left_out.incomplete;
+        }
+        (operations, left_out)
+    }
+
+    /// Returns the number of the guests' requests, and of those with all their operations of QEMU.
     pub(crate) fn requests(&self) -> [u64; 2] {
         self.requests
     }
@@ -212,27 +287,48 @@ impl Guests {
         &self.slowest
     }
 
-    /// Returns the number of records that the guests lost.
+    /// Returns the number of records that the guests lost since they connected.
     pub(crate) fn lost(&self) -> u64 {
-        self.lost.values().sum()
+        self.lost.values().map(|[first, last]| last.saturating_sub(*first)).sum()
     }
 }
 
+/// Returns the requests of a guest's trace to disks of QEMU.
+fn own_requests(trace: &Trace) -> impl Iterator<Item = (SpanId, OwnRequest)> + '_ {
+    let is_qemus = |device| trace.names.devices.disks.contains_key(device);
+    trace.requests.iter().filter(move |request| is_qemus(&request.device)).map(|request| {
+        let is_flush = request.bytes == 0;
+        let flushes =
+            if is_flush { 1 } else { u32::from(request.op.is_preflush()) + u32::from(request.op.is_fua()) };
+        // A flush before the data is a request of its own, which is issued before.
+        let issue = request.issue.filter(|_| flushes == 0 || is_flush);
+        let issue = issue.map(|issue| trace.anchor.wallclock(issue).0);
+        (request.span, OwnRequest { issue, flushes, has_data: !is_flush })
+    })
+}
+
 /// Returns a span without its tags, with its machine if it has one.
-fn part_of(span: &Span, guest: &str) -> Part {
+fn part_of(span: &Span) -> Part {
+    let has = |name: &str| span.tags.iter().any(|(key, _)| key == name);
     let kind = match &*span.name {
         "journal commit" => PartKind::JournalCommit,
         name if name.starts_with("request ") => PartKind::Request,
-        name if name.starts_with("nbd ") => PartKind::Nbd,
+        // A call has its thread's name too.
+        name if name.starts_with("nbd ") || has("process.pid") && !has("thread.name") => PartKind::Daemon,
         _ => PartKind::Other,
     };
-    let host = span.tags.iter().find(|(key, _)| key == "host.id").and_then(|(_, value)| value.as_str());
+    // A daemon may have a tag of this name too; that of the trace is added last.
+    let host = span.tags.iter().rfind(|(key, _)| key == "host.id").and_then(|(_, value)| value.as_str());
+    let mut label = format!("{} {}", span.service, span.name);
+    label.truncate(label.floor_char_boundary(LABEL_MAX));
     Part {
         id: span.id,
         parent: span.parent,
         time: span.start.0..span.start.0.saturating_add(span.duration.0),
         kind,
-        is_guests: host.map(|host| host == guest),
-        label: format!("{} {}", span.service, span.name).into(),
+        is_flush: span.name.contains("sync") || span.name.ends_with("flush"),
+        is_moved: has("blkkin.trace.own"),
+        host: host.map(Into::into),
+        label: label.into(),
     }
 }

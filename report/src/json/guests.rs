@@ -30,7 +30,9 @@ fn program(key: &GuestKey, sums: &GuestSums) -> Value {
         "machine": key.machine,
         "program": key.program,
         "operations": sums.operations,
-        "operations_unlinked": sums.unlinked,
+        "operations_unlinked": sums.left_out.unlinked,
+        "operations_shared": sums.left_out.shared,
+        "operations_incomplete": sums.left_out.incomplete,
         "layers_ns": layers(sums.times),
     })
 }

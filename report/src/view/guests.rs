@@ -62,23 +62,43 @@ pub(super) fn table(report: &Report, rows_max: usize, columns: usize) -> Vec<Lin
 
 /// Returns what is known of the links, and what is missing.
 fn links(report: &Report) -> Vec<String> {
+    let [requests, linked] = report.guests.requests();
+    let mut texts = vec![format!(
+        "{} of {} have all their operations of QEMU",
+        count(linked),
+        counted(requests, "request")
+    )];
+    texts.extend(left_out(report));
+    texts
+}
+
+/// Returns what is not in the figures.
+pub(super) fn left_out(report: &Report) -> Vec<String> {
     let guests = &report.guests;
-    let [requests, linked] = guests.requests();
-    let unlinked: u64 = guests.rows().iter().map(|(_, sums)| sums.unlinked).sum();
-    let mut texts =
-        vec![format!("{} of {} have an operation of QEMU", count(linked), counted(requests, "request"))];
+    let (operations, left_out) = guests.operations();
+    let mut texts = Vec::new();
     let mut add = |number: u64, text: String| {
         if number > 0 {
             texts.push(text);
         }
     };
-    add(unlinked, format!("{} with other requests: not in the table", counted(unlinked, "call")));
+    let all = operations + left_out.total();
+    let reasons = [
+        (left_out.unlinked, "with a request that lacks an operation of QEMU"),
+        (left_out.shared, "that waited for requests of other calls"),
+        (left_out.incomplete, "with lost records"),
+    ];
+    let reasons: Vec<String> = reasons
+        .iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, reason)| format!("{} {reason}", count(*number)))
+        .collect();
+    let of_all = format!("{} of {} of guests", count(left_out.total()), counted(all, "call"));
+    add(left_out.total(), format!("not in these figures: {of_all}: {}", reasons.join(", ")));
     let early = guests.decided_early();
-    add(early, format!("{} of these ended too many at once to wait for links", counted(early, "call")));
-    add(
-        guests.refused(),
-        format!("{} refused: several requests may be theirs", counted(guests.refused(), "operation")),
-    );
+    add(early, format!("{} did not wait for links: too many at once", counted(early, "call")));
+    let refused = guests.refused();
+    add(refused, format!("{} refused: several requests may be theirs", counted(refused, "operation")));
     add(guests.lost(), format!("lost by the guests: {}", counted(guests.lost(), "record")));
     texts
 }
@@ -98,15 +118,13 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
         }
     }
     of_machines.retain(|(_, operations, _)| *operations > 0);
+    if of_machines.is_empty() && !guests.rows().is_empty() {
+        sentences.push("virtual machines: no call of a guest has all its operations of QEMU".to_owned());
+    }
     if let Some((name, operations, times)) = of_machines.iter().max_by_key(|(.., times)| times.total()) {
         let (name, calls) = (sanitize(name), counted(*operations, "call"));
         let time = units::duration(times.total());
-        let others = match of_machines.len() {
-            1 => String::new(),
-            all => format!(" ({} more: --show guests)", counted(all as u64 - 1, "virtual machine")),
-        };
-        sentences
-            .push(format!("virtual machine {name}: {time} in {calls}, {}{others}", guest::shares(*times)));
+        sentences.push(format!("virtual machine {name}: {time} in {calls}, {}", guest::shares(*times)));
     }
     if let Some(slowest) = guests.slowest().first() {
         let (name, machine) = (sanitize(slowest.name()), machine(&slowest.key));

@@ -25,6 +25,8 @@ const SLOWEST_PLACES_SHOWN: usize = 2;
 const PATH_WIDTH: usize = 48;
 /// Largest number of calls.
 const CALLS_SHOWN: usize = 3;
+/// Largest number of programs of guests, in place of the calls.
+const GUESTS_SHOWN: usize = 2;
 /// Largest number of disks in the line of the explained bytes.
 const DISKS_SHOWN: usize = 4;
 /// Share of a kind of time from which one device stands for all, in percent.
@@ -114,9 +116,9 @@ fn slowest_operation(report: &Report) -> Option<String> {
 
 /// Returns the calls that took the most, or the kernel's work if there are none.
 pub(super) fn tables(report: &Report, columns: usize) -> Vec<Line> {
-    let has_guests = !report.guests.rows().is_empty();
+    let has_guests = report.guests.operations().0 > 0;
     let mut lines = if has_guests {
-        guests::table(report, CALLS_SHOWN, columns)
+        guests::table(report, GUESTS_SHOWN, columns)
     } else {
         calls::most(report, CALLS_SHOWN, columns)
     };
@@ -133,6 +135,12 @@ pub(super) fn tables(report: &Report, columns: usize) -> Vec<Line> {
 pub(super) fn more(report: &Report, columns: usize) -> Vec<Line> {
     let text = if report.guests.rows().is_empty() { MORE } else { MORE_WITH_GUESTS };
     wrap(text, 0, columns, Ink::Plain)
+}
+
+/// Returns what is missing in the figures about guests.
+pub(super) fn missing(report: &Report, columns: usize) -> Vec<Line> {
+    let texts = guests::left_out(report);
+    if texts.is_empty() { Vec::new() } else { wrap(&texts.join("; "), 0, columns, Ink::Plain) }
 }
 
 /// Returns the share of each disk's bytes that has a known cause.

@@ -54,7 +54,7 @@ pub(crate) fn shares(times: LayerTimes) -> String {
 }
 
 fn is_drawn(one: &PlacedPart) -> bool {
-    one.depth == 0 || one.part.kind != PartKind::Other || one.part.is_guests == Some(false)
+    one.depth == 0 || one.part.kind != PartKind::Other || one.is_served
 }
 
 fn segment_of(one: &PlacedPart) -> Segment {

@@ -1,9 +1,13 @@
 //! A report with the operations of two guests, one of which has its disk over NBD.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use blkkin_aggregator::trace::{Names, Trace};
 use blkkin_report::Report;
 use blkkin_wire::clock::{DurationNs, WallclockNs};
-use blkkin_wire::ids::{NodeId, SpanId, TraceId};
+use blkkin_wire::event::{BlockOp, RequestEvent};
+use blkkin_wire::ids::{NodeId, Source, SpanId, TraceId};
 use blkkin_wire::span::{Span, TagValue};
 use blkkin_wire::stage::LogTime;
 use blkkin_wire::virtual_machine::VirtualMachineEvent;
@@ -23,21 +27,36 @@ fn spans(trace: TraceId, lines: &[Line]) -> Vec<Span> {
         name: (*name).into(),
         start: WallclockNs(1_700_000_000_000_000_000 + begin * 1_000),
         duration: DurationNs(length * 1_000),
-        tags: machine
-            .iter()
-            .map(|node| ("host.id".into(), TagValue::Text(format!("{node:032x}").into())))
-            .collect(),
+        tags: tags(*machine),
         ..Span::bare(trace, SpanId(*id))
     };
     lines.iter().map(span).collect()
 }
 
-/// Returns the trace of a guest's call with a bio.
-fn call(guest: usize, root: u64, comm: &str) -> Trace {
+/// Returns the tags of the first span of a machine, which the linker has moved unless it is a guest.
+fn tags(machine: Option<u128>) -> Vec<(Cow<'static, str>, TagValue)> {
+    let text = |key: &'static str, value: String| (Cow::Borrowed(key), TagValue::Text(value.into()));
+    let host = machine.map(|node| text("host.id", format!("{node:032x}")));
+    let moved = machine.filter(|node| *node == HOST).map(|_| text("blkkin.trace.own", String::new()));
+    host.into_iter().chain(moved).collect()
+}
+
+/// Returns the trace of a guest's call with a bio, and requests to a disk of QEMU.
+fn call(guest: usize, root: u64, comm: &str, requests: &[(u64, u32)]) -> Trace {
     let (name, node) = GUESTS[guest];
     let mut trace = super::direct_read(root, 0);
     trace.source.node = NodeId(node);
     trace.id = trace.source.trace_id(SpanId(root));
+    let request = trace.requests[0];
+    let of = |(span, bytes): &(u64, u32)| RequestEvent {
+        span: SpanId(*span),
+        bytes: *bytes,
+        op: BlockOp(if *bytes == 0 { 2 } else { 1 }),
+        issue: None,
+        ..request
+    };
+    trace.requests = requests.iter().map(of).collect();
+    Arc::make_mut(&mut trace.names.devices).disks.insert(request.device, "serial=root".into());
     let machine = VirtualMachineEvent::bare(STARTED, VirtualMachineEvent::NODE, name, "");
     trace.names = Names {
         node_machine: Some(machine.into()),
@@ -56,7 +75,7 @@ pub fn add(report: &mut Report) {
     let [web, db] = GUESTS.map(|(_, node)| Some(node));
     let host = Some(HOST);
     add(
-        call(0, 1, "sqlite3"),
+        call(0, 1, "sqlite3", &[(5, 4096), (9, 0)]),
         &[
             (1, 0, "sqlite3", "fdatasync", [0, 9_000], web),
             (2, 1, "ext4", "fdatasync", [1, 8_900], None),
@@ -71,11 +90,11 @@ pub fn add(report: &mut Report) {
         ],
     );
     add(
-        call(0, 20, "dd"),
+        call(0, 20, "dd", &[(21, 4096)]),
         &[(20, 0, "busybox", "write", [0, 100], web), (21, 20, "vda", "request write", [10, 80], None)],
     );
     add(
-        call(1, 30, "postgres"),
+        call(1, 30, "postgres", &[(31, 4096)]),
         &[
             (30, 0, "postgres", "fsync", [0, 5_000], db),
             (31, 30, "vda", "request write", [100, 4_800], None),
@@ -84,6 +103,8 @@ pub fn add(report: &mut Report) {
             (34, 33, "blkkin-nbd", "pwrite64", [2_100, 200], host),
         ],
     );
-    report.set_guests_lost(NodeId(GUESTS[0].1), 12);
+    // Three of them before it connected.
+    let source = Source { node: NodeId(GUESTS[0].1), ..Source::NONE };
+    [3, 15].iter().for_each(|lost| report.set_guests_lost(source, *lost));
     report.finish_guests(3);
 }

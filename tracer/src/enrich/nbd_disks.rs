@@ -43,23 +43,22 @@ const INODE_AFTER_STATE: usize = 5;
 /// Maximum number of descriptors of a process that are read.
 const DESCRIPTORS_MAX: usize = 65_536;
 
-/// Returns the disk behind each of these connections that leads to one. It drops the connections that are closed. `root`
-/// has `proc`.
+/// Returns the disk behind each of these connections that is open and leads to one. `root` has `proc`.
 pub(crate) fn of_connections(
     root: &Path,
     pid: Pid,
-    connections: &mut Vec<Box<str>>,
+    connections: &[Box<str>],
     drives: &[NbdDrive],
 ) -> Vec<NbdDisk> {
     let names = names_of(drives);
     let sockets = Sockets::of(root, pid, connections);
-    connections.retain(|connection| sockets.is_open(connection));
+    let open = || connections.iter().filter(|connection| sockets.is_open(connection));
     let drive_behind = |connection: &str| {
         let mut behind =
             drives.iter().enumerate().filter(|(_, drive)| sockets.leads_to(connection, &drive.server));
         behind.next().map(|(number, _)| number).filter(|_| behind.next().is_none())
     };
-    let behind: Vec<Option<usize>> = connections.iter().map(|connection| drive_behind(connection)).collect();
+    let behind: Vec<Option<usize>> = open().map(|connection| drive_behind(connection)).collect();
     let is_alone = |drive: usize| {
         let with_requests = behind.iter().filter(|other| **other == Some(drive)).count();
         with_requests == 1 && drives.get(drive).is_some_and(|drive| sockets.count_to(&drive.server) <= 1)
@@ -68,7 +67,7 @@ pub(crate) fn of_connections(
         let name = names.get(drive.filter(|drive| is_alone(*drive))?)?.as_deref()?;
         Some(NbdDisk { disk: name.into(), connection: connection.into() })
     };
-    connections.iter().map(|connection| &**connection).zip(&behind).filter_map(disk).collect()
+    open().map(|connection| &**connection).zip(&behind).filter_map(disk).collect()
 }
 
 /// Returns the names of the drives that have one: by a serial number that no other drive has.
@@ -268,8 +267,8 @@ mod tests {
         0000000000000000: 00000003 00000000 00000000 0001 03    47 /run/a b.sock\n\
         0000000000000000: 00000003 00000000 00000000 0001 03    47 /run/other\n";
 
-    /// Returns the disks behind connections, and the number of open ones.
-    fn found(connections: &[&str], tcp: &str, drives: &[NbdDrive]) -> (Vec<(String, String)>, usize) {
+    /// Returns the disks behind connections.
+    fn found(connections: &[&str], tcp: &str, drives: &[NbdDrive]) -> Vec<(String, String)> {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("proc/7/net");
         fs::create_dir_all(&folder).unwrap();
@@ -281,10 +280,9 @@ mod tests {
         for (name, text) in [("unix", UNIX), ("tcp", tcp), ("tcp6", TCP6)] {
             fs::write(folder.join(name), text).unwrap();
         }
-        let mut connections = connections.iter().map(|name| Box::from(*name)).collect();
-        let disks = of_connections(root.path(), Pid(7), &mut connections, drives).into_iter();
-        let disks = disks.map(|disk| (disk.disk.into_string(), disk.connection.into_string())).collect();
-        (disks, connections.len())
+        let connections: Vec<Box<str>> = connections.iter().map(|name| Box::from(*name)).collect();
+        let disks = of_connections(root.path(), Pid(7), &connections, drives).into_iter();
+        disks.map(|disk| (disk.disk.into_string(), disk.connection.into_string())).collect()
     }
 
     fn pairs<const N: usize>(disks: [(&str, &str); N]) -> Vec<(String, String)> {
@@ -312,24 +310,24 @@ mod tests {
             ("serial=a serial number of m", sixth),
             ("serial=near", "unix:boot:44>45"),
         ]);
-        assert_eq!(found(&all, &one_connection(), &drives), (expected, 3));
+        assert_eq!(found(&all, &one_connection(), &drives), expected);
         // A list in which a user has put a row for another's socket.
-        assert_eq!(found(&["unix:boot:46>47"], TCP, &drives), (pairs([]), 1));
+        assert_eq!(found(&["unix:boot:46>47"], TCP, &drives), pairs([]));
     }
 
     #[test]
     fn two_open_connections_to_one_server_have_no_disk() {
         let drives = [drive(tcp("192.0.2.2"), Some("far"), Some("raw"))];
         let [first, second, _] = CONNECTIONS;
-        assert_eq!(found(&[first, second], TCP, &drives), (pairs([]), 2));
-        assert_eq!(found(&[first], TCP, &drives), (pairs([]), 1), "the other one has sent no request yet");
-        assert_eq!(found(&[first, second], &one_connection(), &drives), (pairs([("serial=far", first)]), 1));
+        assert_eq!(found(&[first, second], TCP, &drives), pairs([]));
+        assert_eq!(found(&[first], TCP, &drives), pairs([]), "the other one has sent no request yet");
+        assert_eq!(found(&[first, second], &one_connection(), &drives), pairs([("serial=far", first)]));
     }
 
     #[test]
     fn a_choice_or_an_unknown_format_has_no_disk() {
         let far = |serial, format| drive(tcp("192.0.2.2"), serial, format);
-        let disks = |drives: &[NbdDrive]| found(&CONNECTIONS[..1], &one_connection(), drives).0.len();
+        let disks = |drives: &[NbdDrive]| found(&CONNECTIONS[..1], &one_connection(), drives).len();
         assert_eq!(disks(&[far(Some("far"), Some("raw"))]), 1);
         assert_eq!(
             disks(&[far(Some("far"), Some("raw")), far(Some("other"), Some("raw"))]),

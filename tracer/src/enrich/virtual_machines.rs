@@ -272,7 +272,12 @@ fn read_due(polled: &mut HashMap<Pid, PolledProcess>, found: &Mutex<Vec<Found>>,
         if process.due > now {
             return true;
         }
-        let Some(event) = read(*pid, &mut process.connections, reads_disks) else { return false };
+        let Some(event) = read(*pid, &process.connections, reads_disks) else {
+            // While a process executes a program, its command line is empty for a moment.
+            process.due = now + process.pause;
+            process.pause = (process.pause * 2).min(REREAD_MAX);
+            return Path::new("/proc").join(pid.0.to_string()).exists();
+        };
         let is_first = process.read_at.is_none();
         if content(&event) != process.event.as_ref().and_then(content) {
             push(found, process.number, &event);
@@ -304,8 +309,8 @@ fn push(found: &Mutex<Vec<Found>>, request: u64, event: &VirtualMachineEvent) {
     }
 }
 
-/// Reads a process. None if it has ended.
-fn read(pid: Pid, connections: &mut Vec<Box<str>>, reads_disks: bool) -> Option<VirtualMachineEvent> {
+/// Reads a process. None if it has ended, or has no command line now.
+fn read(pid: Pid, connections: &[Box<str>], reads_disks: bool) -> Option<VirtualMachineEvent> {
     let root = Path::new("/");
     let machine = machine_of_qemu(root, pid.0)?;
     let [name, uuid] = [&machine.name, &machine.uuid].map(|text| text.as_deref().unwrap_or_default());

@@ -7,11 +7,6 @@ pub(super) fn lost(log: &str) -> Result<u64> {
     number(log, "agent", "events delivered to", " records lost")
 }
 
-/// Returns the endpoints that an aggregator refused because they had a choice.
-pub(super) fn refused(log: &str) -> Result<u64> {
-    number(log, "aggregator", " RPC endpoints", " refused")
-}
-
 /// Returns the spans that an exporter delivered.
 pub(super) fn exported(log: &str) -> Result<u64> {
     number(log, "exporter", "spans delivered to", " spans delivered")
@@ -37,11 +32,6 @@ mod tests {
 
     #[test]
     fn numbers_of_shutdown_summaries_are_parsed() {
-        assert_eq!(
-            refused("blkkin: link: 12 partitions, 9 RPC endpoints = 6 matched + 1 unmatched + 2 refused + 0 pending")
-                .expect("a summary"),
-            2
-        );
         assert_eq!(
             lost("x\nblkkin: 7 events delivered to t; 2 records lost before the agent").expect("a summary"),
             2

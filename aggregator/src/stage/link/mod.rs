@@ -150,6 +150,10 @@ pub struct LinkStats {
     /// Endpoints with several candidates, or with another endpoint's key that cannot be its
     /// counterpart.
     pub refused: u64,
+    /// Of `matched` and `refused`, those of virtual machines' disks.
+    pub disks_matched: u64,
+    /// See `disks_matched`.
+    pub disks_refused: u64,
 }
 
 impl LinkStats {
@@ -328,6 +332,7 @@ impl LinkStage {
         disks.advance(*now, config.wait_for, room, clocks, &mut |clocks, decision| match decision {
             Decision::Linked { server, client, rule, clients } => {
                 stats.matched += 1 + clients;
+                stats.disks_matched += 1 + clients;
                 if rule == Rule::Same {
                     clocks.learn_by_agreement(&client, &server);
                     clocks
@@ -339,6 +344,7 @@ impl LinkStage {
             }
             Decision::Refused(endpoint) => {
                 stats.refused += 1;
+                stats.disks_refused += 1;
                 answer_unlinked(numbers, &endpoint, out);
             }
             Decision::Unmatched { endpoint, was_evicted } => {

@@ -70,13 +70,16 @@ pub(super) fn join(
             Next::Closed => break,
         };
         if router.is_of_guest(batch.source) {
-            router.report.set_guests_lost(batch.source.node, batch.stats.lost());
+            router.report.set_guests_lost(batch.source, batch.stats.lost());
             guests.apply(batch, &mut |trace: &Trace| router.route(trace));
             continue;
         }
         live_processes.apply(&batch.events);
         last = batch.stats.clone();
-        router.watermark = router.watermark.max(batch.watermark);
+        // The last batch is followed by no event of this node, but by those of guests.
+        if batch.watermark != MonotonicNs(u64::MAX) {
+            router.watermark = router.watermark.max(batch.watermark);
+        }
         joiner.apply(batch, &mut |trace: &Trace| router.route(trace));
         snapshot.set(router.progress(&last));
     }
@@ -88,7 +91,7 @@ pub(super) fn join(
             report.add_linked_spans(&spans);
             offer(sinks, spans);
         });
-        report.finish_guests(linker.stats().refused);
+        report.finish_guests(linker.stats().disks_refused);
     }
     snapshot.set(router.progress(&last));
     JoinOutcome {
@@ -98,12 +101,7 @@ pub(super) fn join(
         names_unknown: router.names_unknown,
         unrelated_commits: router.unrelated_commits.count(),
         live_processes: live_processes.count(),
-        // With guests they count the links of disks too.
-        link_stats: router
-            .local_linker
-            .as_ref()
-            .filter(|_| router.host.is_none())
-            .map(|one| one.stats().clone()),
+        link_stats: router.local_linker.as_ref().map(|linker| linker.stats().clone()),
         report: router.report,
         deliveries: router.sinks.into_iter().map(|sink| sink.finish(&notify)).collect(),
     }

@@ -21,7 +21,7 @@
 //! records themselves, which are numbered. Consumers would count those that were overwritten as lost.
 
 mod control;
-mod names;
+pub(super) mod names;
 mod triggers;
 
 use std::collections::VecDeque;

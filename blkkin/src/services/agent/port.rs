@@ -3,7 +3,8 @@
 //! *In*: records in order, and a virtio-serial port. *Out*: the records, once each has been acknowledged by
 //! the host's agent, which sends them to Kafka (`guests.rs`); answers to that agent's pings. *Invariant*: that of
 //! [`blkkin_guest_port::Sender`]. While the host's end is away, up to [`BUFFER_BYTES`] wait here; then the bus
-//! fills, then the rings, and the kernel side counts what it drops.
+//! fills, then the rings, and the kernel side counts what it drops. Another process of the host is sent all names
+//! again ([`NameStore`]): a task, file or device is reported once, maybe to a former one.
 //!
 //! The driver (drivers/char/virtio_console.c) returns 0 bytes to a reader while no process of the host is
 //! connected, and refuses to write. A process that connects later finds none of what was written before.
@@ -18,10 +19,12 @@ use blkkin_bus::Next;
 use blkkin_bus::kafka::{BatcherConfig, DeliveryStats, EventBatcher, Record};
 use blkkin_guest_port::{GuestTime, Sender};
 use blkkin_tracer::{StopSignal, clock};
+use blkkin_wire::batch::EventBatch;
 use blkkin_wire::ids::BootId;
 use tracing::{info, warn};
 
 use super::event_input::EventInput;
+use super::flight_recorder::names::NameStore;
 use super::metrics::AgentMetrics;
 use super::send_totals::{DRAIN_TIMEOUT, SendTotals};
 use crate::error::CliError;
@@ -82,12 +85,19 @@ pub(super) fn run(
 ) -> Result<SendTotals, CliError> {
     let mut link = Link::new(port, metrics);
     let (mut totals, mut batcher) = (SendTotals::default(), EventBatcher::new(BatcherConfig::default(), 0));
+    let mut names = SentNames::default();
     loop {
         link.exchange();
+        if link.sender.take_new_host()
+            && let Some(batch) = names.batch()
+        {
+            let batched = batcher.add(batch, Instant::now());
+            batched.records.iter().for_each(|record| link.send(record, stop, &mut totals));
+        }
         let batched = match batches.next(batcher.due_in(Instant::now()).min(link.interval()), metrics) {
             Next::Item(batch) => {
                 link.boot = Some(batch.source.boot);
-                batcher.add(batch, Instant::now())
+                batcher.add(names.number(batch), Instant::now())
             }
             Next::Timeout => batcher.due(Instant::now()),
             Next::Closed => break,
@@ -106,6 +116,36 @@ pub(super) fn run(
     totals.deliveries = link.deliveries();
     totals.unanswered = link.sender.stats().waiting;
     Ok(totals)
+}
+
+/// Names that were sent, for another process of the host: it has none of the batches that a former one acknowledged.
+#[derive(Default)]
+struct SentNames {
+    names: NameStore,
+    /// Last batch, without its events.
+    last: Option<EventBatch>,
+    /// Batches that were added here.
+    added: u64,
+}
+
+impl SentNames {
+    /// Numbers a batch behind those that were added.
+    fn number(&mut self, mut batch: EventBatch) -> EventBatch {
+        batch.sequence += self.added;
+        let names = batch.events.iter().filter(|event| event.is_name());
+        names.cloned().for_each(|name| self.names.add(name, true));
+        let events = std::mem::take(&mut batch.events);
+        self.last = Some(batch.clone());
+        EventBatch { events, ..batch }
+    }
+
+    /// Returns a batch with all names; none before the first batch.
+    fn batch(&mut self) -> Option<EventBatch> {
+        let last = self.last.as_mut()?;
+        last.sequence += 1;
+        self.added += 1;
+        Some(EventBatch { events: self.names.take_for_dump(), ..last.clone() })
+    }
 }
 
 /// The port and the guest's end of its stream.

@@ -6,6 +6,7 @@
 //!
 //! *Rejected*: the sum of the spans of each layer. Requests overlap, and each contains those below it.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::{AddAssign, Range};
 
@@ -66,7 +67,7 @@ impl GuestLayer {
             GuestLayer::GuestKernel => "in the guest's kernel",
             GuestLayer::GuestJournal => "in the guest's journal",
             GuestLayer::Qemu => "in QEMU and virtio",
-            GuestLayer::Nbd => "at the NBD server and on the way",
+            GuestLayer::Nbd => "at the NBD server or in transit",
             GuestLayer::Network => "in transit to and from the NBD server",
             GuestLayer::Daemon => "in the NBD server outside of calls",
             GuestLayer::HostKernel => "in the host's kernel",
@@ -92,7 +93,7 @@ impl LayerTimes {
     pub(crate) fn by_time(&self) -> Vec<(GuestLayer, DurationNs)> {
         let mut all: Vec<_> = GuestLayer::ALL.into_iter().map(|layer| (layer, self.of(layer))).collect();
         // Stable: equal times stay in the order of the layers.
-        all.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+        all.sort_by_key(|(_, time)| Reverse(*time));
         all
     }
 }
@@ -105,12 +106,13 @@ impl AddAssign for LayerTimes {
     }
 }
 
-/// Role of a span in the layers, by its name.
+/// Role of a span in the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartKind {
     Request,
     JournalCommit,
-    Nbd,
+    /// Span of a daemon, or of an NBD client.
+    Daemon,
     Other,
 }
 
@@ -122,15 +124,30 @@ pub(crate) struct Part {
     /// Wall clock of the guest, ns.
     pub(crate) time: Range<u64>,
     pub(crate) kind: PartKind,
-    /// Machine, on the first span of each part of a trace.
-    pub(crate) is_guests: Option<bool>,
+    /// True for an operation that makes data durable.
+    pub(crate) is_flush: bool,
+    /// True for the root of a trace that the linker moved below its client.
+    pub(crate) is_moved: bool,
+    /// Machine; none if it is that of the parent.
+    pub(crate) host: Option<Box<str>>,
     pub(crate) label: Box<str>,
 }
 
-/// Parts of a trace in the order of the tree.
+/// Request of a guest to a disk of QEMU, by the guest's own trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnRequest {
+    /// Time of its issue, by the guest's wall clock; none if it is not known. Before, it waited in the guest.
+    pub(crate) issue: Option<u64>,
+    /// Number of flushes that it needs of QEMU.
+    pub(crate) flushes: u32,
+    pub(crate) has_data: bool,
+}
+
+/// Parts of an operation in the order of the tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     pub(crate) parts: Vec<PlacedPart>,
+    requests: [u64; 2],
 }
 
 /// A part with its place.
@@ -139,14 +156,29 @@ pub(crate) struct PlacedPart {
     pub(crate) part: Part,
     pub(crate) depth: usize,
     pub(crate) layer: GuestLayer,
-    /// True if a part below is of another machine.
+    /// True for the first part of another machine than the guest's.
     pub(crate) is_served: bool,
 }
 
+/// Place of the parts below a part.
+#[derive(Clone, Copy)]
+struct Place {
+    depth: usize,
+    layer: GuestLayer,
+    is_guests: bool,
+    is_in_daemon: bool,
+}
+
 impl Tree {
-    /// Orders the parts below the root. Parts that are not below it are left out.
-    pub(crate) fn of(root: SpanId, parts: Vec<Part>) -> Option<Tree> {
-        let mut below: HashMap<SpanId, Vec<Part>> = HashMap::new();
+    /// Orders the parts below the root of an operation of the guest with the tag `host`. Parts that are not below it are left
+    /// out.
+    pub(crate) fn of(
+        root: SpanId,
+        parts: &[Part],
+        host: &str,
+        requests: &HashMap<SpanId, OwnRequest>,
+    ) -> Option<Tree> {
+        let mut below: HashMap<SpanId, Vec<&Part>> = HashMap::new();
         let mut first = None;
         for part in parts {
             match part.parent {
@@ -155,42 +187,55 @@ impl Tree {
                 None => {}
             }
         }
-        below.values_mut().for_each(|parts| parts.sort_by_key(|part| (part.time.start, part.id)));
-        let mut tree = Tree { parts: Vec::new() };
-        let place = Place { depth: 0, layer: GuestLayer::GuestKernel, is_guests: true, is_in_nbd: false };
-        tree.place(first?, place, &mut below);
+        // The next part is the last one here.
+        below.values_mut().for_each(|parts| parts.sort_by_key(|part| Reverse((part.time.start, part.id))));
+        let mut tree = Tree { parts: Vec::new(), requests: [0; 2] };
+        let place = Place { depth: 0, layer: GuestLayer::GuestKernel, is_guests: true, is_in_daemon: false };
+        let mut open = vec![(first?, place)];
+        // Without recursion: a guest chooses the depth.
+        while let Some((part, above)) = open.pop() {
+            let children = below.remove(&part.id).unwrap_or_default();
+            let own = requests.get(&part.id);
+            let is_guests = match &part.host {
+                Some(name) => **name == *host,
+                None => above.is_guests && !part.is_moved,
+            };
+            let layer = match (part.kind, is_guests) {
+                (PartKind::Request, true) if own.is_some() => GuestLayer::Qemu,
+                (PartKind::JournalCommit, true) => GuestLayer::GuestJournal,
+                (_, true) => above.layer.min(GuestLayer::GuestJournal),
+                (PartKind::Request, false) => GuestLayer::Device,
+                (PartKind::Daemon, false) if above.is_in_daemon => GuestLayer::Daemon,
+                (PartKind::Daemon, false) if children.iter().any(|child| child.is_moved) => {
+                    GuestLayer::Network
+                }
+                (PartKind::Daemon, false) => GuestLayer::Nbd,
+                (_, false) => GuestLayer::HostKernel,
+            };
+            let mut part = part.clone();
+            if let Some(own) = own.filter(|_| layer == GuestLayer::Qemu) {
+                tree.requests[0] += 1;
+                tree.requests[1] += u64::from(own.is_served_by(&children));
+                let issue = own.issue.unwrap_or(part.time.start);
+                part.time.start = issue.clamp(part.time.start, part.time.end);
+            }
+            let is_in_daemon = above.is_in_daemon || part.kind == PartKind::Daemon && !is_guests;
+            let place = Place { depth: above.depth + 1, layer, is_guests, is_in_daemon };
+            let names_machine = part.host.is_some() || part.is_moved;
+            tree.parts.push(PlacedPart {
+                part,
+                depth: above.depth,
+                layer,
+                is_served: names_machine && !is_guests,
+            });
+            open.extend(children.into_iter().map(|child| (child, place)));
+        }
         Some(tree)
     }
 
-    /// Adds a part and those below it. Returns whether one of them is of another machine than the guest.
-    fn place(&mut self, part: Part, above: Place, below: &mut HashMap<SpanId, Vec<Part>>) -> bool {
-        let is_guests = part.is_guests.unwrap_or(above.is_guests);
-        let layer = match (part.kind, is_guests) {
-            (PartKind::Request, true) => GuestLayer::Qemu,
-            (PartKind::Request, false) => GuestLayer::Device,
-            (PartKind::JournalCommit, true) => GuestLayer::GuestJournal,
-            (PartKind::Nbd, false) if above.is_in_nbd => GuestLayer::Daemon,
-            (PartKind::Nbd, false) if has_server(part.id, below) => GuestLayer::Network,
-            (PartKind::Nbd, false) => GuestLayer::Nbd,
-            (_, false) => GuestLayer::HostKernel,
-            (_, true) => above.layer.min(GuestLayer::GuestJournal),
-        };
-        let is_in_nbd = above.is_in_nbd || part.kind == PartKind::Nbd;
-        let (at, id) = (self.parts.len(), part.id);
-        self.parts.push(PlacedPart { part, depth: above.depth, layer, is_served: false });
-        let place = Place { depth: above.depth + 1, layer, is_guests, is_in_nbd };
-        let mut is_served = !is_guests;
-        for child in below.remove(&id).unwrap_or_default() {
-            is_served |= self.place(child, place, below);
-        }
-        self.parts[at].is_served = is_served;
-        is_served
-    }
-
-    /// Returns the number of the guest's requests, and of those with an operation of QEMU.
+    /// Returns the number of the guest's requests to disks of QEMU, and of those with all their operations of QEMU.
     pub(crate) fn requests(&self) -> [u64; 2] {
-        let requests = || self.parts.iter().filter(|one| one.layer == GuestLayer::Qemu);
-        [requests().count() as u64, requests().filter(|one| one.is_served).count() as u64]
+        self.requests
     }
 
     /// Returns the time of each layer.
@@ -216,16 +261,13 @@ impl Tree {
     }
 }
 
-fn has_server(client: SpanId, below: &HashMap<SpanId, Vec<Part>>) -> bool {
-    below.get(&client).is_some_and(|parts| parts.iter().any(|part| part.kind == PartKind::Nbd))
-}
-
-#[derive(Clone, Copy)]
-struct Place {
-    depth: usize,
-    layer: GuestLayer,
-    is_guests: bool,
-    is_in_nbd: bool,
+impl OwnRequest {
+    /// Returns whether these parts below it are all that it needs: its data, and each flush.
+    fn is_served_by(&self, below: &[&Part]) -> bool {
+        let operations =
+            |is_flush: bool| below.iter().filter(|part| part.is_moved && part.is_flush == is_flush).count();
+        (!self.has_data || operations(false) > 0) && operations(true) >= self.flushes as usize
+    }
 }
 
 /// Returns the length of the union.
@@ -240,80 +282,147 @@ fn union(mut ranges: Vec<Range<u64>>) -> u64 {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    pub(crate) fn part(id: u64, parent: u64, label: &str, time: Range<u64>, is_guests: Option<bool>) -> Part {
+    const GUEST: &str = "a";
+
+    /// Returns a part of the machine of its parent.
+    fn part(id: u64, parent: u64, label: &str, time: Range<u64>) -> Part {
         let kind = match label.split(' ').next() {
             Some("request") => PartKind::Request,
             Some("journal") => PartKind::JournalCommit,
-            Some("nbd") => PartKind::Nbd,
+            Some("nbd") => PartKind::Daemon,
             _ => PartKind::Other,
         };
         let parent = (parent > 0).then_some(SpanId(parent));
-        Part { id: SpanId(id), parent, time, kind, is_guests, label: label.into() }
+        let is_flush = label.contains("sync") || label.ends_with("flush");
+        Part {
+            id: SpanId(id),
+            parent,
+            time,
+            kind,
+            is_flush,
+            is_moved: false,
+            host: None,
+            label: label.into(),
+        }
     }
+
+    /// Returns the root of a trace that was moved below its client.
+    fn moved(part: Part) -> Part {
+        Part { is_moved: true, ..part }
+    }
+
+    fn on(host: &str, part: Part) -> Part {
+        Part { host: Some(host.into()), ..part }
+    }
+
+    const WRITE: OwnRequest = OwnRequest { issue: None, flushes: 0, has_data: true };
+    const FLUSH: OwnRequest = OwnRequest { issue: None, flushes: 1, has_data: false };
 
     /// A call from 0 to 100 with a request from 10 to 90. QEMU's call is from 30 to 80, the device's request from 40 to 60.
     fn linked() -> Vec<Part> {
         vec![
-            part(5, 4, "request write", 40..60, None),
-            part(2, 1, "bio write", 5..95, None),
-            part(1, 0, "pwrite64", 0..100, Some(true)),
-            part(3, 2, "request write", 10..90, None),
-            part(4, 3, "pwrite64", 30..80, Some(false)),
+            part(5, 4, "request write", 40..60),
+            part(2, 1, "bio write", 5..95),
+            on(GUEST, part(1, 0, "pwrite64", 0..100)),
+            part(3, 2, "request write", 10..90),
+            moved(on("b", part(4, 3, "pwrite64", 30..80))),
         ]
     }
 
-    fn times(parts: Vec<Part>) -> [u64; 8] {
-        let times = Tree::of(SpanId(1), parts).unwrap().times();
-        assert_eq!(times.total(), DurationNs(100));
-        times.0.map(|time| time.0)
+    fn tree(parts: &[Part], requests: &[(u64, OwnRequest)]) -> Tree {
+        let requests = requests.iter().map(|(id, request)| (SpanId(*id), *request)).collect();
+        let tree = Tree::of(SpanId(1), parts, GUEST, &requests).unwrap();
+        assert_eq!(tree.times().total(), DurationNs(100));
+        tree
+    }
+
+    fn times(parts: &[Part], requests: &[(u64, OwnRequest)]) -> [u64; 8] {
+        tree(parts, requests).times().0.map(|time| time.0)
     }
 
     #[test]
     fn each_moment_belongs_to_the_innermost_layer() {
-        assert_eq!(times(linked()), [20, 0, 30, 0, 0, 0, 30, 20]);
-        assert_eq!(Tree::of(SpanId(1), linked()).unwrap().requests(), [1, 1]);
+        assert_eq!(times(&linked(), &[(3, WRITE)]), [20, 0, 30, 0, 0, 0, 30, 20]);
+        assert_eq!(tree(&linked(), &[(3, WRITE)]).requests(), [1, 1]);
+        // It waited in the guest's queue.
+        let late = OwnRequest { issue: Some(25), ..WRITE };
+        assert_eq!(times(&linked(), &[(3, late)]), [35, 0, 15, 0, 0, 0, 30, 20]);
     }
 
     #[test]
     fn what_lasts_longer_is_cut_and_what_overlaps_counts_once() {
         let mut parts = linked();
-        parts.push(part(6, 2, "request write", 50..130, None));
-        parts.push(part(7, 6, "fdatasync", 55..120, Some(false)));
-        assert_eq!(times(parts), [10, 0, 20, 0, 0, 0, 50, 20]);
+        parts.push(part(6, 2, "request flush", 50..130));
+        parts.push(moved(on("b", part(7, 6, "fdatasync", 55..120))));
+        assert_eq!(times(&parts, &[(3, WRITE), (6, FLUSH)]), [10, 0, 20, 0, 0, 0, 50, 20]);
     }
 
     #[test]
     fn a_journal_commit_and_an_nbd_server_are_layers_of_their_own() {
         let parts = vec![
-            part(1, 0, "fsync", 0..100, Some(true)),
-            part(2, 1, "journal commit", 10..90, None),
-            part(3, 2, "bio write", 18..82, None),
-            part(4, 3, "request write", 20..80, None),
-            part(5, 4, "nbd write", 30..70, Some(false)),
-            part(6, 5, "nbd write", 40..60, Some(false)),
-            part(7, 6, "pwrite64", 45..55, Some(false)),
-            part(8, 7, "request write", 48..50, None),
+            on(GUEST, part(1, 0, "fsync", 0..100)),
+            part(2, 1, "journal commit", 10..90),
+            part(3, 2, "bio write", 18..82),
+            part(4, 3, "request write", 20..80),
+            moved(on("b", part(5, 4, "nbd write", 30..70))),
+            // Its tag is that of a daemon which claims to be the guest.
+            moved(on("c", part(6, 5, "nbd write", 40..60))),
+            on("c", part(7, 6, "pwrite64", 45..55)),
+            part(8, 7, "request write", 48..50),
         ];
-        assert_eq!(times(parts.clone()), [20, 20, 20, 0, 20, 10, 8, 2]);
+        assert_eq!(times(&parts, &[(4, WRITE)]), [20, 20, 20, 0, 20, 10, 8, 2]);
         // A server without spans.
-        assert_eq!(times(parts[..5].to_vec()), [20, 20, 20, 40, 0, 0, 0, 0]);
+        assert_eq!(times(&parts[..5], &[(4, WRITE)]), [20, 20, 20, 40, 0, 0, 0, 0]);
+    }
+
+    /// A submission of several has a trace of its own, whose root has no tag of its machine.
+    #[test]
+    fn a_moved_part_without_a_machine_is_not_the_guests() {
+        let mut parts = linked();
+        parts[4].host = None;
+        assert_eq!(times(&parts, &[(3, WRITE)]), [20, 0, 30, 0, 0, 0, 30, 20]);
+        assert_eq!(tree(&parts, &[(3, WRITE)]).requests(), [1, 1]);
     }
 
     #[test]
-    fn a_request_without_an_operation_and_a_trace_without_its_root_are_known() {
+    fn a_request_needs_its_data_and_each_flush() {
+        let request = |flushes, has_data| OwnRequest { issue: None, flushes, has_data };
+        let linked_of = |parts: &[Part], own| tree(parts, &[(3, own)]).requests()[1];
         let mut parts = linked();
-        parts.push(part(6, 2, "request flush", 91..94, None));
-        assert_eq!(Tree::of(SpanId(1), parts).unwrap().requests(), [2, 1]);
-        assert!(Tree::of(SpanId(9), linked()).is_none());
+        assert_eq!(
+            [request(0, true), request(1, true), request(1, false)].map(|own| linked_of(&parts, own)),
+            [1, 0, 0]
+        );
+        parts.push(moved(on("b", part(6, 3, "fdatasync", 82..85))));
+        assert_eq!([request(1, true), request(2, true)].map(|own| linked_of(&parts, own)), [1, 0]);
+        parts.push(moved(on("b", part(7, 3, "nbd flush", 86..88))));
+        assert_eq!(linked_of(&parts, request(2, true)), 1);
+    }
+
+    /// Requests of the guest's loop device, for example.
+    #[test]
+    fn a_request_to_another_disk_than_qemus_is_the_guests_kernel() {
+        assert_eq!(times(&linked(), &[])[0], 50);
+        assert_eq!(tree(&linked(), &[]).requests(), [0, 0]);
+    }
+
+    #[test]
+    fn traces_of_hostile_guests_end() {
+        assert!(Tree::of(SpanId(9), &linked(), GUEST, &HashMap::new()).is_none());
         // Parts that name each other as their parents are not below the root.
-        let circle = vec![
-            part(1, 0, "read", 0..100, Some(true)),
-            part(2, 3, "a", 0..1, None),
-            part(3, 2, "b", 0..1, None),
+        let circle = [
+            on(GUEST, part(1, 0, "read", 0..100)),
+            part(2, 3, "a", 0..1),
+            part(3, 2, "b", 0..1),
+            part(1, 1, "c", 0..9),
         ];
-        assert_eq!(Tree::of(SpanId(1), circle).unwrap().parts.len(), 1);
+        assert!(
+            Tree::of(SpanId(1), &circle, GUEST, &HashMap::new()).is_some_and(|tree| tree.parts.len() <= 2)
+        );
+        let chain: Vec<Part> = (1..=100_000).map(|id| part(id, id - 1, "bio write", 0..100)).collect();
+        assert_eq!(Tree::of(SpanId(1), &chain, GUEST, &HashMap::new()).unwrap().parts.len(), 100_000);
     }
 }

@@ -26,7 +26,7 @@ const DEVICES_MAX: usize = 4_096;
 
 /// The names.
 #[derive(Debug, Default)]
-pub(super) struct NameStore {
+pub(in crate::services::agent) struct NameStore {
     config: JoinConfig,
     tasks: HashMap<TaskRef, TaskEvent>,
     /// Current version of each living task.
@@ -52,7 +52,7 @@ pub(super) struct NameStore {
 
 impl NameStore {
     /// Adds a name of a batch that leaves. `was_sent`: a consumer has it.
-    pub(super) fn add(&mut self, event: LayerEvent, was_sent: bool) {
+    pub(in crate::services::agent) fn add(&mut self, event: LayerEvent, was_sent: bool) {
         match event {
             LayerEvent::Task(task) => self.task(task, was_sent),
             LayerEvent::File(file) => self.file(file),
@@ -72,7 +72,7 @@ impl NameStore {
     }
 
     /// Returns all names in the order of their times. The consumer has them then.
-    pub(super) fn take_for_dump(&mut self) -> Vec<LayerEvent> {
+    pub(in crate::services::agent) fn take_for_dump(&mut self) -> Vec<LayerEvent> {
         let programs = self.programs.values().filter(|event| self.tasks.get(&event.task) != Some(*event));
         let tasks = self.tasks.values().chain(self.exits.values()).chain(programs).cloned();
         let devices = self.devices.values().cloned().map(LayerEvent::Device);
