@@ -188,6 +188,31 @@ proptest! {
 }
 
 #[test]
+fn another_process_of_the_host_is_noticed_once_if_a_former_one_acknowledged_records() {
+    let mut sender = Sender::new(1_000);
+    let ask = |sender: &mut Sender, receiver: &mut Receiver| {
+        sender.receive(&receiver.take_output());
+        sender.take_new_host()
+    };
+    let mut first = Receiver::new(7);
+    assert!(!ask(&mut sender, &mut first), "nothing was acknowledged before");
+    assert!(sender.add(b"record", 1));
+    for _ in 0..4 {
+        let output = sender.output().to_vec();
+        sender.wrote(output.len());
+        first.receive(&output, drop);
+    }
+    first.acknowledge(0);
+    assert!(!ask(&mut sender, &mut first));
+    first.resume();
+    assert!(!ask(&mut sender, &mut first), "it asks again");
+    let mut second = Receiver::new(7 << 40);
+    assert!(ask(&mut sender, &mut second));
+    second.resume();
+    assert!(!ask(&mut sender, &mut second));
+}
+
+#[test]
 fn a_sender_without_room_refuses_records() {
     let mut sender = Sender::new(100);
     assert!(!sender.add(&vec![0; PAYLOAD_MAX + 1], 1), "longer than a frame");
