@@ -1,4 +1,4 @@
-//! What each disk counted itself while tracing ran.
+//! Counters of each disk itself over the time of tracing.
 //!
 //! *In*: `/proc/diskstats` at the start and later, and partitions' disks. *Out*: the bytes
 //! between, for each disk that was there both times.

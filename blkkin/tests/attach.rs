@@ -1,4 +1,4 @@
-//! All attach kinds give the same events, call by call and request by request.
+//! Attach kinds give the same events, call by call and request by request.
 //!
 //! *Input*: a shell script, fio on a loop device, and an fsync on ext4, each traced once per kind
 //! on one kernel. *Independent count*: the recording by `tp_btf`, with which each other kind is

@@ -1,4 +1,4 @@
-//! Which processes' thread contexts are read: by the policy, by the tracer's capabilities, and by
+//! Processes with thread contexts that are read: by the policy, by the tracer's capabilities, and by
 //! the user that a process becomes.
 //!
 //! *Input*: `writer.c` and `user_change.c`, run as root and as an unprivileged user, under a tracer

@@ -1,4 +1,4 @@
-//! All requests of a device, also those of the kernel: `TraceScope::All` with a device filter.
+//! Requests of a device, also those of the kernel: `TraceScope::All` with a device filter.
 //!
 //! *Input*: an ext4 on a loop device under journal commits, write-back, read-ahead and discards.
 //! The tracer must record as many requests and sectors as the kernel counts (`/sys/block/*/stat`).

@@ -1,4 +1,4 @@
-//! What reads found in the page cache, and what they fetched.
+//! Bytes that reads found in the page cache, and bytes that they fetched.
 //!
 //! *Input*: programs that ask `mincore` which pages of a file are in memory before and after each of
 //! their reads. The bytes that a read fetched by its trace must be those of its range that were not there

@@ -1,4 +1,4 @@
-//! What a report and the spans of a run state about write-back.
+//! Statements of a report and of the spans of a run about write-back.
 //!
 //! *Input*: `dd` through the page cache with a later `sync`, whose data the kernel's worker submits;
 //! and another program that writes to the same disk meanwhile. Each link `written_by` must lead to

@@ -1,4 +1,4 @@
-//! One connected client: the state of its connection that both backends share.
+//! A connected client: the state of its connection that both backends share.
 //!
 //! *In*: headers of requests, the end of requests, and progress of the socket. *Out*: whether the
 //! next request may begin, and whether the client is idle or stalls. *Invariant*: one connection

@@ -1,4 +1,4 @@
-//! What may change about a running trace: the share of operations that is drawn, the rules by which others are
+//! Settings of a running trace that may change: the share of operations that is drawn, the rules by which others are
 //! kept, the budget, and whether anything is recorded at all.
 //!
 //! *In*: [`CaptureSettings`] from any thread, and the kernel side's counters from the reader. *Out*: words of the

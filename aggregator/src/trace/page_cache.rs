@@ -1,4 +1,4 @@
-//! What a read found in the page cache, and what it had the kernel fetch.
+//! Bytes that a read found in the page cache, and bytes that the kernel fetched for it.
 //!
 //! *In*: the trace of a read call. *Out*: the bytes that the call returned, those of them that its own
 //! bios fetched, and those that the bios fetched beyond (read-ahead).

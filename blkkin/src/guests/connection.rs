@@ -1,4 +1,4 @@
-//! One guest: its socket, from connecting to the end.
+//! Connection to a guest: its socket, from connecting to the end.
 //!
 //! *In*: bytes of the guest. *Out*: its records to the target, and acknowledgements to the guest in the order
 //! of the records. *Invariant*: that of [`super`].

@@ -1,4 +1,4 @@
-//! Which guest sends the events of which node.
+//! Nodes by the guest that sends their events.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

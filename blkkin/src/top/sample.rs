@@ -1,4 +1,4 @@
-//! What was counted in one interval.
+//! Counts of one interval.
 //!
 //! *In*: the totals since the start. *Out*: a [`Sample`]: the differences to those of the interval before, by key, and
 //! grouped. *Invariant*: the rows of a sample add up to all requests that completed in its interval, but for those

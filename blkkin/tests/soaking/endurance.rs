@@ -1,4 +1,4 @@
-//! One set of services for an hour: the growth of their memory, and whether a span is lost or
+//! A set of services for an hour: the growth of their memory, and whether a span is lost or
 //! doubled.
 //!
 //! *In*: three nodes, each of which replays a new start of its tracer every minute; and an agent on

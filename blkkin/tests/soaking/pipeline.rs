@@ -1,4 +1,4 @@
-//! All services between recordings and Zipkin: agents, two aggregators, two exporters and a broker.
+//! Services between recordings and Zipkin: agents, two aggregators, two exporters and a broker.
 //! It kills them at random times and waits until all data has passed through.
 
 use std::path::{Path, PathBuf};

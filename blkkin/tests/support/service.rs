@@ -1,4 +1,4 @@
-//! One of blkkin's services as a process that a test starts, kills and stops; its stderr is in a
+//! A service of blkkin as a process that a test starts, kills and stops; its stderr is in a
 //! file.
 
 use std::fs;

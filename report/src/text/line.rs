@@ -1,4 +1,4 @@
-//! One line of text runs, each with its ink. Widths are measured without escape sequences.
+//! A line of text runs, each with its ink. Widths are measured without escape sequences.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 

@@ -1,5 +1,5 @@
-//! Vocabulary check: no word of the glossary's deny list in comments and names, no item doc that
-//! opens with a pronoun.
+//! Vocabulary check: no word of the glossary's deny list in comments and names, no doc of an item or of a file
+//! that opens with a pronoun.
 //!
 //! *In*: the table "Words that are not used" of `docs/glossary.md`, and the sources, configurations, scripts and schemas that
 //! git tracks. *Out*: each place that breaks a rule, and the counts.
@@ -46,12 +46,14 @@ const PRONOUNS: &[&str] = &[
     "also",
 ];
 
+const OPENING: &str = "opens with a pronoun: open with a noun phrase or a verb";
+
 /// Number of places that break each rule.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Counts {
     /// Comment lines with a denied word.
     pub(super) comments: usize,
-    /// Item docs that open with a pronoun.
+    /// Docs of items and files that open with a pronoun.
     pub(super) openings: usize,
     /// Uses of names that have a denied part.
     pub(super) names: usize,
@@ -166,6 +168,7 @@ fn look(denied: &DenyList, text: &str, totals: &mut Totals, mut report: impl FnM
     let mut counts = Counts::default();
     // The line of the item doc before, since a doc of several lines is as many tokens.
     let mut doc_before = 0;
+    let mut has_module_doc = false;
     for token in tokens(text) {
         match token.kind {
             Kind::Comment | Kind::ItemDoc => {
@@ -176,15 +179,18 @@ fn look(denied: &DenyList, text: &str, totals: &mut Totals, mut report: impl FnM
                         report(token.line + nth, format!("`{}`: {}", found.words.join(" "), found.instead));
                     }
                 }
+                let opens_module =
+                    token.text.starts_with("//!") && !std::mem::replace(&mut has_module_doc, true);
+                if opens_module && opens_with_pronoun(token.text) {
+                    counts.openings += 1;
+                    report(token.line, OPENING.to_owned());
+                }
                 if token.kind == Kind::ItemDoc {
                     if doc_before + 1 != token.line {
                         totals.docs += 1;
                         if opens_with_pronoun(token.text) {
                             counts.openings += 1;
-                            report(
-                                token.line,
-                                "opens with a pronoun: open with a noun phrase or a verb".to_owned(),
-                            );
+                            report(token.line, OPENING.to_owned());
                         }
                     }
                     doc_before = token.line + token.text.lines().count() - 1;
@@ -273,6 +279,7 @@ mod tests {
         let text = "//! Whole words: whoever is none.\n/// What runs.\n/// Who it is, that lies\n/// in.\nstruct JoinBooks;\n\
             // It lies in a ring.\nfn who_is() { \"who\" }";
         assert_eq!(counts(text), Counts { comments: 2, openings: 1, names: 2 });
+        assert_eq!(counts("//! What runs.\n//! What else.").openings, 1);
     }
 
     #[test]

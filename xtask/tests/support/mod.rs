@@ -1,4 +1,4 @@
-//! What the tests of the demos have in common.
+//! Shared parts of the tests of the demos.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! What full tables made the stages of this member give up, for metrics.
+//! Losses of the stages of this member by full tables, for metrics.
 //!
 //! *In*: the counters of each assigned partition, once a second. *Out*: their sums by kind.
 //! *Invariant*: the counters belong to the partition's state and move with it, so the sum over all

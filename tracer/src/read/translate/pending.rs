@@ -1,4 +1,4 @@
-//! What precedes a system call's record in its ring, until that record is read.
+//! Records that precede a system call's record in its ring, until that record is read.
 //!
 //! *In*: waits and sleeps of a call, by its span. *Out*: each to the call with that span, once. *Invariant*: what no
 //! call takes is forgotten: its call's record was dropped.

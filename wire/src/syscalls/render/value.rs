@@ -1,4 +1,4 @@
-//! One argument as text, by its kind and its neighbours.
+//! An argument as text, by its kind and its neighbours.
 
 use super::{Invocation, counted, device_text, fcntl_text, ioctl_text, mode_text};
 use crate::syscalls::fcntl::{F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL};
