@@ -27,7 +27,9 @@ mod connection;
 mod node_claims;
 mod target;
 
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -134,6 +136,8 @@ struct Hub {
     source: Source,
     machines: Vec<String>,
     next_handle: AtomicU64,
+    /// Number of the first request to resume of the next connection.
+    next_request: AtomicU64,
     /// Records that the target has, each with its outcome once it is known. Those of a connection that
     /// has ended are not here.
     outcomes: Mutex<HashMap<u64, Option<Ack>>>,
@@ -205,6 +209,8 @@ impl Guests {
             source,
             machines,
             next_handle: AtomicU64::new(0),
+            // A random number, without a crate for it: std seeds its hashes with one.
+            next_request: AtomicU64::new(RandomState::new().hash_one(folder)),
             outcomes: Mutex::default(),
             claims: Mutex::new(NodeClaims::new(source.node)),
             stats,

@@ -114,7 +114,9 @@ impl NameTable {
             self.processes.remove(&event.pid);
         }
         self.make_room(now);
-        if self.current.get(&task.id) != Some(&task.version) {
+        // A name that is sent again changes nothing; the version before the current one is known for a time too.
+        let is_known = self.tasks.get(&task).is_some_and(|known| known.event.time == now);
+        if !is_known && self.current.get(&task.id) != Some(&task.version) {
             if self.tasks.len() >= self.tasks_max {
                 return TaskUpdate::Dropped;
             }
@@ -330,6 +332,20 @@ mod tests {
         assert_eq!(table.task(fixtures::task(4, 0, 5, "too many")), TaskUpdate::Dropped);
         assert_eq!(comm(&mut table, 1, 0).as_deref(), Some("lives"));
         assert_eq!(comm(&mut table, 2, 0), None);
+    }
+
+    #[test]
+    fn names_that_are_sent_again_do_not_end_a_living_task() {
+        let mut table = NameTable::new(10, 10, DurationNs(100));
+        let versions = [fixtures::task(1, 0, 1, "before"), fixtures::task(1, 1, 2, "after")];
+        for _ in 0..2 {
+            for event in &versions {
+                table.task(event.clone());
+            }
+        }
+        table.task(fixtures::task(2, 0, 500, "later"));
+        table.task(fixtures::task(3, 0, 900, "later"));
+        assert_eq!(comm(&mut table, 1, 1).as_deref(), Some("after"));
     }
 
     /// Process context of the process of task 1.

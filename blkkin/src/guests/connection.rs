@@ -7,9 +7,9 @@
 //! another. One that it refuses for good is counted and acknowledged: the guest would send it again and again.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,6 +27,7 @@ use blkkin_wire::v1;
 use blkkin_wire::virtual_machine::{HostProcess, VirtualMachineEvent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use tracing::{info, warn};
 
 use crate::filter::virtual_machines::is_named;
@@ -51,6 +52,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(2);
 const READ_BYTES: usize = 64 << 10;
 /// Time by which a guest may be ahead of its rate: 1.6 MiB.
 const BURST: Duration = Duration::from_millis(100);
+/// Maximum number of requests to resume of a connection.
+const REQUESTS_OF_CONNECTION: u64 = 1 << 20;
 /// Pause after the cluster has refused a record for now.
 const RESUME_PAUSE: Duration = Duration::from_secs(1);
 
@@ -71,11 +74,24 @@ impl From<io::Error> for End {
 /// Connects to a guest again and again, until its socket is gone or the agent stops.
 pub(super) fn serve(path: &Path, hub: &Hub) {
     let mut problem = None;
+    // Socket of another virtual machine than those that are received.
+    let mut other = None;
     while path.exists() && !hub.stop.is_set() {
-        let pause = match UnixStream::connect(path) {
+        let identity = fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        if identity.is_some() && identity == other {
+            hub.stop.wait(LOOK_INTERVAL);
+            continue;
+        }
+        let pause = match connect(path) {
             Ok(stream) => {
                 problem = None;
-                connected(path, stream, hub)
+                match machine_to_receive(path, &stream, hub) {
+                    Some(machine) => connected(path, stream, machine, hub),
+                    None => {
+                        other = identity;
+                        LOOK_INTERVAL
+                    }
+                }
             }
             Err(error) => {
                 let error = error.to_string();
@@ -92,13 +108,36 @@ pub(super) fn serve(path: &Path, hub: &Hub) {
     }
 }
 
-/// Serves a connection to its end; returns the pause before the next one.
-fn connected(path: &Path, stream: UnixStream, hub: &Hub) -> Duration {
-    let machine = machine_of(&stream);
-    let is_wanted = |machine: &Machine| hub.machines.iter().any(|wanted| is_named(machine, wanted));
-    if !hub.machines.is_empty() && !machine.as_ref().is_some_and(is_wanted) {
-        return REFUSED_PAUSE;
+/// Connects to a socket without waiting for the process that listens: QEMU accepts one client.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) => Ok(socket.into()),
+        Err(Errno::AGAIN) => Err(io::Error::other("other processes wait for it, and one may read it")),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// Returns the virtual machine of a connection, none if it is not known. None if another one is received.
+#[allow(clippy::option_option, reason = "a virtual machine that is not known is received if all are")]
+fn machine_to_receive(path: &Path, stream: &UnixStream, hub: &Hub) -> Option<Option<Machine>> {
+    let machine = machine_of(stream);
+    if hub.machines.is_empty() {
+        return Some(machine);
+    }
+    match machine {
+        Some(machine) if hub.machines.iter().any(|wanted| is_named(&machine, wanted)) => Some(Some(machine)),
+        Some(_) => None,
+        None => {
+            warn!("guest of {} is not received: its virtual machine is not known (--vm)", path.display());
+            None
+        }
+    }
+}
+
+/// Serves a connection to its end; returns the pause before the next one.
+fn connected(path: &Path, stream: UnixStream, machine: Option<Machine>, hub: &Hub) -> Duration {
     hub.stats.connections.fetch_add(1, Relaxed);
     let name = machine.as_ref().and_then(|machine| machine.name.as_ref());
     let name = name.map(|name| format!(": virtual machine `{name}`")).unwrap_or_default();
@@ -185,8 +224,8 @@ struct Connection<'a> {
 
 impl<'a> Connection<'a> {
     fn new(path: &'a Path, stream: UnixStream, machine: Option<&Machine>, hub: &'a Hub) -> Connection<'a> {
-        // A random number, without a crate for it: std seeds its hashes with one.
-        let receiver = Receiver::new(RandomState::new().hash_one(path));
+        // The guest takes numbers that are near each other for those of one process.
+        let receiver = Receiver::new(hub.next_request.fetch_add(REQUESTS_OF_CONNECTION, Relaxed));
         Connection {
             path,
             stream,

@@ -250,8 +250,9 @@ impl Pipeline {
 
     /// Waits for the threads and returns the outcome.
     pub(crate) fn collect(mut self) -> Result<RunOutcome, CliError> {
-        let joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
-        let of_guests = self.guests.take().map(RunningGuests::finish).unwrap_or_default();
+        let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
+        let mut of_guests = self.guests.take().map(RunningGuests::finish).unwrap_or_default();
+        of_guests.append(&mut joined.guest_notes);
         let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
         let SourcesOutcome { notes, usdt, nbd_lost } =
             self.sources.collect(trace.as_ref().ok(), joined.link_stats.as_ref())?;

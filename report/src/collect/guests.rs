@@ -46,6 +46,12 @@ pub(crate) struct GuestKey {
     pub(crate) program: Arc<str>,
 }
 
+impl GuestKey {
+    pub(crate) fn is_of_one_machine(&self, other: &GuestKey) -> bool {
+        (&self.machine, self.node) == (&other.machine, other.node)
+    }
+}
+
 /// Operations that are not in the layers, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
@@ -55,11 +61,13 @@ pub(crate) struct LeftOut {
     pub(crate) shared: u64,
     /// Operations with missing records.
     pub(crate) incomplete: u64,
+    /// Operations on disks without a name that the host knows: of another kind than QEMU's, or reported before tracing began.
+    pub(crate) unnamed: u64,
 }
 
 impl LeftOut {
     pub(crate) fn total(&self) -> u64 {
-        self.unlinked + self.shared + self.incomplete
+        self.unlinked + self.shared + self.incomplete + self.unnamed
     }
 }
 
@@ -103,16 +111,33 @@ pub(crate) struct Guests {
     decided_early: u64,
     slowest: Vec<SlowOperation>,
     slowest_max: usize,
-    /// Counters of lost records by source: the first and the last one that arrived.
-    lost: HashMap<Source, [u64; 2]>,
+    lost: HashMap<NodeId, LostRecords>,
     refused: u64,
 }
 
-/// Trace with the operations that wait in it, and its parts.
+/// Lost records of a guest; its agent counts from its own start.
+#[derive(Clone, Copy, Debug)]
+struct LostRecords {
+    source: Source,
+    /// First and last counter of this source.
+    counters: [u64; 2],
+    /// Sum of earlier starts of the agent.
+    before: u64,
+}
+
+impl LostRecords {
+    fn total(&self) -> u64 {
+        self.before + self.counters[1].saturating_sub(self.counters[0])
+    }
+}
+
+/// Trace with the operations that wait in it, and its other parts by parent.
 #[derive(Clone, Debug, Default)]
 struct WaitingTrace {
     operations: HashMap<SpanId, WaitingOperation>,
-    parts: Vec<Part>,
+    below: HashMap<SpanId, Vec<Part>>,
+    /// Number of parts in `below`.
+    parts: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -121,6 +146,7 @@ struct WaitingOperation {
     /// Tag `host.id` of its spans.
     host: Arc<str>,
     requests: HashMap<SpanId, OwnRequest>,
+    root: Option<Part>,
     is_shared: bool,
     is_incomplete: bool,
 }
@@ -163,6 +189,7 @@ impl Guests {
         let operation = WaitingOperation {
             key: GuestKey { machine: machine.into(), node: trace.source.node, program },
             host: format!("{:032x}", trace.source.node.0).into(),
+            root: None,
             is_shared: waits_for_others || !trace.merged_into.is_empty(),
             is_incomplete: !trace.incomplete.is_empty(),
             requests: shown.chain([trace]).flat_map(own_requests).collect(),
@@ -174,8 +201,13 @@ impl Guests {
     /// Adds spans that left the linker. Those of other traces than the waiting ones are ignored.
     pub(crate) fn add_spans(&mut self, spans: &[Span]) {
         for span in spans {
-            if let Some(waiting) = self.waiting.get_mut(&span.trace) {
-                waiting.parts.push(part_of(span));
+            let Some(waiting) = self.waiting.get_mut(&span.trace) else { continue };
+            let part = part_of(span);
+            if let Some(operation) = waiting.operations.get_mut(&part.id) {
+                operation.root = Some(part);
+            } else if let Some(parent) = part.parent {
+                waiting.below.entry(parent).or_default().push(part);
+                waiting.parts += 1;
                 self.parts += 1;
             }
         }
@@ -186,7 +218,12 @@ impl Guests {
 
     /// Sets the number of records that a guest has lost since its agent started.
     pub(crate) fn set_lost(&mut self, guest: Source, lost: u64) {
-        self.lost.entry(guest).or_insert([lost; 2])[1] = lost;
+        let new = LostRecords { source: guest, counters: [lost; 2], before: 0 };
+        let known = self.lost.entry(guest.node).or_insert(new);
+        if known.source != guest {
+            *known = LostRecords { counters: [0, lost], before: known.total(), ..new };
+        }
+        known.counters[1] = lost;
     }
 
     /// Decides all waiting operations, after the last span. `refused`: endpoints that may be of several requests.
@@ -207,33 +244,39 @@ impl Guests {
     fn decide(&mut self, trace: TraceId, root: SpanId) {
         let Some(waiting) = self.waiting.get_mut(&trace) else { return };
         let Some(operation) = waiting.operations.remove(&root) else { return };
-        let tree = Tree::of(root, &waiting.parts, &operation.host, &operation.requests);
+        let tree = operation.root.map(|root| {
+            let tree = Tree::of(root, &mut waiting.below, &operation.host, &operation.requests);
+            let taken = (tree.parts.len() - 1).min(waiting.parts);
+            waiting.parts -= taken;
+            self.parts -= taken;
+            tree
+        });
         if waiting.operations.is_empty() {
-            self.parts -= waiting.parts.len();
+            self.parts -= waiting.parts;
             self.waiting.remove(&trace);
         }
         let Some(tree) = tree else { return };
         let [requests, linked] = tree.requests();
         self.requests[0] += requests;
         self.requests[1] += linked;
-        if requests == 0 && !operation.is_shared && !operation.is_incomplete {
-            return;
-        }
         let key = operation.key;
         let is_known = self.rows.contains_key(&key) || self.rows.len() < PROGRAMS_MAX;
         let row_key = if is_known { key.clone() } else { GuestKey { program: OTHERS.into(), ..key.clone() } };
         let row = self.rows.entry(row_key).or_default();
         let left_out = &mut row.left_out;
-        match (operation.is_incomplete, operation.is_shared, requests > linked) {
-            (true, ..) => left_out.incomplete += 1,
-            (_, true, _) => left_out.shared += 1,
-            (.., true) => left_out.unlinked += 1,
-            (false, false, false) => {
-                let times = tree.times();
-                row.operations += 1;
-                row.times += times;
-                self.add_slow(SlowOperation { key, tree, times });
-            }
+        if operation.is_incomplete {
+            left_out.incomplete += 1;
+        } else if operation.is_shared {
+            left_out.shared += 1;
+        } else if requests == 0 {
+            left_out.unnamed += 1;
+        } else if requests > linked {
+            left_out.unlinked += 1;
+        } else {
+            let times = tree.times();
+            row.operations += 1;
+            row.times += times;
+            self.add_slow(SlowOperation { key, tree, times });
         }
     }
 
@@ -263,6 +306,7 @@ impl Guests {
             left_out.unlinked += sums.left_out.unlinked;
             left_out.shared += sums.left_out.shared;
             left_out.incomplete += sums.left_out.incomplete;
+            left_out.unnamed += sums.left_out.unnamed;
         }
         (operations, left_out)
     }
@@ -289,7 +333,7 @@ impl Guests {
 
     /// Returns the number of records that the guests lost since they connected.
     pub(crate) fn lost(&self) -> u64 {
-        self.lost.values().map(|[first, last]| last.saturating_sub(*first)).sum()
+        self.lost.values().map(LostRecords::total).sum()
     }
 }
 

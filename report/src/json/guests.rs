@@ -33,6 +33,7 @@ fn program(key: &GuestKey, sums: &GuestSums) -> Value {
         "operations_unlinked": sums.left_out.unlinked,
         "operations_shared": sums.left_out.shared,
         "operations_incomplete": sums.left_out.incomplete,
+        "operations_unnamed": sums.left_out.unnamed,
         "layers_ns": layers(sums.times),
     })
 }

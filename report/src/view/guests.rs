@@ -87,6 +87,7 @@ pub(super) fn left_out(report: &Report) -> Vec<String> {
         (left_out.unlinked, "with a request that lacks an operation of QEMU"),
         (left_out.shared, "that waited for requests of other calls"),
         (left_out.incomplete, "with lost records"),
+        (left_out.unnamed, "on a disk that the host does not know"),
     ];
     let reasons: Vec<String> = reasons
         .iter()
@@ -107,22 +108,22 @@ pub(super) fn left_out(report: &Report) -> Vec<String> {
 pub(super) fn sentences(report: &Report) -> Vec<String> {
     let guests = &report.guests;
     let mut sentences = Vec::new();
-    let mut of_machines: Vec<(&str, u64, _)> = Vec::new();
+    let mut of_machines: Vec<(&GuestKey, u64, _)> = Vec::new();
     for (key, sums) in guests.rows() {
-        match of_machines.iter_mut().find(|(name, ..)| *name == &*key.machine) {
+        match of_machines.iter_mut().find(|(other, ..)| other.is_of_one_machine(key)) {
             Some((_, operations, times)) => {
                 *operations += sums.operations;
                 *times += sums.times;
             }
-            None => of_machines.push((&key.machine, sums.operations, sums.times)),
+            None => of_machines.push((key, sums.operations, sums.times)),
         }
     }
     of_machines.retain(|(_, operations, _)| *operations > 0);
     if of_machines.is_empty() && !guests.rows().is_empty() {
         sentences.push("virtual machines: no call of a guest has all its operations of QEMU".to_owned());
     }
-    if let Some((name, operations, times)) = of_machines.iter().max_by_key(|(.., times)| times.total()) {
-        let (name, calls) = (sanitize(name), counted(*operations, "call"));
+    if let Some((key, operations, times)) = of_machines.iter().max_by_key(|(.., times)| times.total()) {
+        let (name, calls) = (sanitize(&key.machine), counted(*operations, "call"));
         let time = units::duration(times.total());
         sentences.push(format!("virtual machine {name}: {time} in {calls}, {}", guest::shares(*times)));
     }

@@ -42,7 +42,7 @@ const MORE_WITH_GUESTS: &str = "more: --full, or --show guests,layers,calls,devi
 pub(super) fn causes(report: &Report, columns: usize) -> Vec<Line> {
     let mut sentences = guests::sentences(report);
     // With guests, QEMU's own calls are of less interest than theirs.
-    let has_guests = !sentences.is_empty();
+    let has_guests = report.guests.operations().0 > 0;
     sentences.extend(places(report));
     if !has_guests {
         sentences.extend(slowest(report).into_iter().chain(slowest_operation(report)));

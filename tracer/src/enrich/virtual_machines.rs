@@ -275,8 +275,8 @@ fn read_due(polled: &mut HashMap<Pid, PolledProcess>, found: &Mutex<Vec<Found>>,
         let Some(event) = read(*pid, &process.connections, reads_disks) else {
             // While a process executes a program, its command line is empty for a moment.
             process.due = now + process.pause;
-            process.pause = (process.pause * 2).min(REREAD_MAX);
-            return Path::new("/proc").join(pid.0.to_string()).exists();
+            process.pause *= 2;
+            return process.pause <= REREAD * 16;
         };
         let is_first = process.read_at.is_none();
         if content(&event) != process.event.as_ref().and_then(content) {

@@ -39,6 +39,8 @@ pub(super) struct JoinOutcome {
     /// Statistics of the links between NBD requests and daemon spans, with `--nbd`.
     pub(super) link_stats: Option<LinkStats>,
     pub(super) deliveries: Vec<DeliveryReport>,
+    /// Summary lines about the guests' events.
+    pub(super) guest_notes: Vec<String>,
 }
 
 /// Runs until the channel closes; `notify` receives the status of slow destinations.
@@ -96,6 +98,7 @@ pub(super) fn join(
     snapshot.set(router.progress(&last));
     JoinOutcome {
         last,
+        guest_notes: guest_notes(guests.stats()),
         stats: joiner.stats().clone(),
         bus: batches.stats(),
         names_unknown: router.names_unknown,
@@ -105,6 +108,19 @@ pub(super) fn join(
         report: router.report,
         deliveries: router.sinks.into_iter().map(|sink| sink.finish(&notify)).collect(),
     }
+}
+
+/// Returns what the join could not do with the events of guests.
+fn guest_notes(stats: &JoinStats) -> Vec<String> {
+    let counts = [
+        (stats.batches_missed, "batches never arrived"),
+        (stats.batches_contested, "batches were joined each on its own: two agents send as one source"),
+        (stats.closed_for_room, "traces were closed because too many were open"),
+        (stats.ahead_of_window, "events have a time far in the future"),
+        (stats.names_dropped, "names of tasks found no room"),
+    ];
+    let notes = counts.iter().filter(|(count, _)| *count > 0);
+    notes.map(|(count, text)| format!("guests: {count} {text}")).collect()
 }
 
 /// Routes each trace to the report and the sinks.

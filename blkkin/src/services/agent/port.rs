@@ -92,12 +92,14 @@ pub(super) fn run(
             && let Some(batch) = names.batch()
         {
             let batched = batcher.add(batch, Instant::now());
+            totals.oversize += batched.oversize;
             batched.records.iter().for_each(|record| link.send(record, stop, &mut totals));
         }
         let batched = match batches.next(batcher.due_in(Instant::now()).min(link.interval()), metrics) {
             Next::Item(batch) => {
                 link.boot = Some(batch.source.boot);
-                batcher.add(names.number(batch), Instant::now())
+                names.observe(&batch);
+                batcher.add(batch, Instant::now())
             }
             Next::Timeout => batcher.due(Instant::now()),
             Next::Closed => break,
@@ -124,27 +126,27 @@ struct SentNames {
     names: NameStore,
     /// Last batch, without its events.
     last: Option<EventBatch>,
-    /// Batches that were added here.
-    added: u64,
 }
 
 impl SentNames {
-    /// Numbers a batch behind those that were added.
-    fn number(&mut self, mut batch: EventBatch) -> EventBatch {
-        batch.sequence += self.added;
+    fn observe(&mut self, batch: &EventBatch) {
         let names = batch.events.iter().filter(|event| event.is_name());
         names.cloned().for_each(|name| self.names.add(name, true));
-        let events = std::mem::take(&mut batch.events);
-        self.last = Some(batch.clone());
-        EventBatch { events, ..batch }
+        let EventBatch { source, sequence, anchor, watermark, ref stats, .. } = *batch;
+        self.last = Some(EventBatch {
+            source,
+            sequence,
+            anchor,
+            watermark,
+            stats: stats.clone(),
+            ..EventBatch::tick()
+        });
     }
 
-    /// Returns a batch with all names; none before the first batch.
+    /// Returns a batch with all names; none before the first batch. The batcher numbers it.
     fn batch(&mut self) -> Option<EventBatch> {
-        let last = self.last.as_mut()?;
-        last.sequence += 1;
-        self.added += 1;
-        Some(EventBatch { events: self.names.take_for_dump(), ..last.clone() })
+        let last = self.last.clone()?;
+        Some(EventBatch { events: self.names.take_for_dump(), ..last })
     }
 }
 
