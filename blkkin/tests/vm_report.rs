@@ -160,6 +160,11 @@ impl Outcome {
     }
 }
 
+/// Folder for an image in memory: a busy disk of this host is not what a guest's call waits for.
+fn memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
+}
+
 fn image(folder: &Path) -> PathBuf {
     let image = folder.join("disk.img");
     fs::File::create(&image).unwrap().set_len(DISK).unwrap();
@@ -212,9 +217,8 @@ fn each_request_of_a_guest_is_in_the_report_with_its_layers() {
 fn throttling_in_qemu_is_named() {
     needs!("qemu-system-x86_64", "busybox", "strip");
     let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
-    let folder = tempfile::tempdir().unwrap();
-    let drive =
-        format!("file={},format=raw,cache=none,throttling.iops-total=20", image(folder.path()).display());
+    let folder = memory();
+    let drive = format!("file={},format=raw,throttling.iops-total=20", image(folder.path()).display());
     let scenario = Scenario {
         kernel: &kernel,
         binary: &binary,
@@ -277,7 +281,7 @@ fn a_slow_network_to_the_nbd_server_is_named() {
     needs!("qemu-system-x86_64", "busybox", "strip", "lttng", "lttng-relayd", "ip", "nsenter");
     let (kernel, binary, server) = (or_skip!(vm::kernel()), or_skip!(static_binary()), or_skip!(server()));
     let link = or_skip!(NetworkLink::new());
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory();
     let disk = image(folder.path());
     let listen = ["--tcp", &format!("{}:0", ADDRESSES[1])];
     let (process, uri) = serve(link.nodes[1].network_command(server.to_str().unwrap()), &disk, &listen);
