@@ -7,8 +7,8 @@
 //!
 //! *In*: a folder with one Unix socket for each guest, which QEMU listens on (`-chardev
 //! socket,server=on,wait=off`). *Out*: records for a [`RecordTarget`]: `blkkin.events`, with this host's key, so that one
-//! joiner has the events of both, or the join of this process; in each record with events the guest's virtual machine, its process here, and bounds of the
-//! difference of the clocks, from pings; counters ([`GuestStats`]).
+//! joiner has the events of both, or the join of this process; in each record with events the guest's virtual machine,
+//! its process here, and bounds of the difference of the clocks, from pings; counters ([`GuestStats`]).
 //!
 //! *Invariant*: a record is acknowledged to the guest once the target has it, and not before. Nothing is
 //! stored here: what the target does not take waits in the guest, and a new start of this process is sent it
@@ -78,8 +78,7 @@ pub(crate) struct GuestStats {
 }
 
 impl GuestStats {
-    /// Returns the summary lines of a run.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    fn notes(&self) -> Vec<String> {
         let get = |value: &AtomicU64| value.load(Relaxed);
         if get(&self.connections) == 0 {
             return vec!["guests: none has connected".to_owned()];
@@ -191,8 +190,11 @@ impl Hub {
     }
 }
 
-/// The running threads.
-pub(crate) struct Guests(JoinHandle<()>);
+/// The running threads, and what they count.
+pub(crate) struct Guests {
+    look: JoinHandle<()>,
+    stats: Arc<GuestStats>,
+}
 
 impl Guests {
     /// Starts to look for guests in a folder, until `stop`. `source` is of the host's own events; `machines` are the names or
@@ -213,18 +215,21 @@ impl Guests {
             next_request: AtomicU64::new(RandomState::new().hash_one(folder)),
             outcomes: Mutex::default(),
             claims: Mutex::new(NodeClaims::new(source.node)),
-            stats,
+            stats: Arc::clone(&stats),
             stop: stop.clone(),
         });
         let folder = folder.to_owned();
         let look = Builder::new().name("guests".to_owned()).spawn(move || look_for_guests(&folder, &hub));
-        look.map(Guests).map_err(|error| cannot_spawn("cannot start a thread", &error))
+        let look = look.map_err(|error| cannot_spawn("cannot start a thread", &error))?;
+        Ok(Guests { look, stats })
     }
 
-    /// Waits for the threads, after `stop`. What the target has not acknowledged stays with the guests.
-    pub(crate) fn join(self) {
+    /// Waits for the threads, after `stop`, and returns the summary lines. What the target has not acknowledged stays with the
+    /// guests.
+    pub(crate) fn join(self) -> Vec<String> {
         // A thread that panicked has printed why.
-        let _ = self.0.join();
+        let _ = self.look.join();
+        self.stats.notes()
     }
 }
 

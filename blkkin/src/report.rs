@@ -56,7 +56,6 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
         sinks,
         sources: EventSources::default(),
         nbd: content.rpc_endpoints,
-        host: None,
         guests: None,
         disk_counts: DiskCounter::default(),
     };

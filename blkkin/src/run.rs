@@ -100,7 +100,6 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
             sinks,
             sources,
             nbd: args.lttng.nbd,
-            host: None,
             guests: None,
             disk_counts: DiskCounter::start(),
         },

@@ -39,7 +39,8 @@ use crate::trace::page_origins::{OriginNames, WriterName};
 use crate::trace::{DeviceNames, Names, ProcessNames};
 
 /// Maximum number of processes with a process context, of up to 15 KiB each, or a virtual machine, of up to
-/// 2 KiB and some 150 B for each NBD connection (64): as many as a tracer reads at a time (`tracer/src/enrich/contexts/process_contexts.rs`).
+/// 2 KiB and some 150 B for each NBD connection (64): as many as a tracer reads at a time
+/// (`tracer/src/enrich/contexts/process_contexts.rs`).
 const PROCESSES_MAX: usize = 8_192;
 
 /// Names that events may still refer to.

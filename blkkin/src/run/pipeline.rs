@@ -35,7 +35,7 @@ use blkkin_report::{Progress, Report};
 use blkkin_tracer::attach::modules::UnreadModules;
 use blkkin_tracer::{Detail, StopSignal, TraceScope, TraceSummary, Tracer, TracerError};
 use blkkin_wire::batch::{EventBatch, SourceStats};
-use blkkin_wire::ids::NodeId;
+use blkkin_wire::ids::Source;
 use blkkin_zipkin_export::Exporter;
 use tracing::info;
 
@@ -45,7 +45,7 @@ use crate::destination::{DeliveryReport, SpanSink};
 use crate::disk_counts::DiskCounter;
 use crate::error::{CliError, cannot_spawn, panicked};
 use crate::filter::post_filter::PostFilter;
-use crate::guests::{GuestStats, Guests, LocalJoin};
+use crate::guests::{Guests, LocalJoin};
 use crate::privileges::{self, DrainThread};
 use crate::sources::usdt::UsdtSourceStats;
 use crate::sources::{EventSources, RunningSources, SourcesOutcome};
@@ -70,8 +70,6 @@ pub(crate) struct RunPlan {
     pub(crate) sources: EventSources,
     /// With `--nbd`: link NBD client requests to the daemon spans of the same requests.
     pub(crate) nbd: bool,
-    /// Id of this node, if guests send their events too.
-    pub(crate) host: Option<NodeId>,
     /// Ports of guests, with `--guests`.
     pub(crate) guests: Option<GuestPorts>,
     /// The disks' own counts, read before the traced command starts.
@@ -107,6 +105,8 @@ pub(crate) struct RunOutcome {
 
 /// Folder with the sockets of guests, and which of these are received.
 pub(crate) struct GuestPorts {
+    /// Source of this host's own events.
+    pub(crate) host: Source,
     pub(crate) folder: PathBuf,
     /// Names or UUIDs of virtual machines; none: all.
     pub(crate) machines: Vec<String>,
@@ -115,24 +115,18 @@ pub(crate) struct GuestPorts {
 /// Threads that receive the records of guests.
 struct RunningGuests {
     guests: Guests,
-    stats: Arc<GuestStats>,
     stop: StopSignal,
 }
 
 impl RunningGuests {
     /// Starts to receive. The threads have no capability: what they read is not trusted.
-    fn start(ports: GuestPorts, tracer: &Tracer, publisher: Publisher<EventBatch>) -> Result<Self, CliError> {
-        let (stop, stats, source) = (StopSignal::new(), Arc::<GuestStats>::default(), tracer.source());
+    fn start(ports: &GuestPorts, publisher: Publisher<EventBatch>) -> Result<Self, CliError> {
+        let stop = StopSignal::new();
         let guests = privileges::with_only(privileges::NONE, || {
             let target = Box::new(LocalJoin::new(publisher));
-            Guests::start(&ports.folder, target, (source, ports.machines), Arc::clone(&stats), &stop)
+            Guests::start(&ports.folder, target, (ports.host, ports.machines.clone()), Arc::default(), &stop)
         })?;
-        Ok(RunningGuests { guests, stats, stop })
-    }
-
-    fn finish(self) -> Vec<String> {
-        self.guests.join();
-        self.stats.notes()
+        Ok(RunningGuests { guests, stop })
     }
 }
 
@@ -197,9 +191,8 @@ impl Pipeline {
         control: Sender<ControlEvent>,
     ) -> Result<Pipeline, CliError> {
         let (publisher, subscription) = channel(CAPACITY_DEFAULT);
-        let ports = plan.guests.take();
-        let guests =
-            ports.map(|ports| RunningGuests::start(ports, &tracer, publisher.clone())).transpose()?;
+        let ports = plan.guests.as_ref();
+        let guests = ports.map(|ports| RunningGuests::start(ports, publisher.clone())).transpose()?;
         let (publisher, sources) =
             std::mem::take(&mut plan.sources).start(publisher).map_err(cannot_start)?;
         let (stop, progress_snapshot) = (StopSignal::new(), Arc::new(ProgressSnapshot::default()));
@@ -251,7 +244,7 @@ impl Pipeline {
     /// Waits for the threads and returns the outcome.
     pub(crate) fn collect(mut self) -> Result<RunOutcome, CliError> {
         let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
-        let mut of_guests = self.guests.take().map(RunningGuests::finish).unwrap_or_default();
+        let mut of_guests = self.guests.take().map(|running| running.guests.join()).unwrap_or_default();
         of_guests.append(&mut joined.guest_notes);
         let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
         let SourcesOutcome { notes, usdt, nbd_lost } =

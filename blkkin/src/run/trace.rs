@@ -79,9 +79,9 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let (post_filter, detail) = (filter.post, filter.detail);
     let nbd = args.lttng.nbd;
     let disk_counts = DiskCounter::start();
-    let host = guests.as_ref().map(|_| tracer.source().node);
-    let guests = guests.map(|folder| GuestPorts { folder, machines: args.filter.vm.clone() });
-    let plan = RunPlan { scope, post_filter, detail, report, sinks, sources, nbd, host, guests, disk_counts };
+    let (host, machines) = (tracer.source(), args.filter.vm.clone());
+    let guests = guests.map(|folder| GuestPorts { host, folder, machines });
+    let plan = RunPlan { scope, post_filter, detail, report, sinks, sources, nbd, guests, disk_counts };
     Ok((tracer, plan, output))
 }
 

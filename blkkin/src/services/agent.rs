@@ -29,6 +29,7 @@ mod event_input;
 mod flight_recorder;
 mod load;
 mod metrics;
+mod name_store;
 mod pipeline;
 mod port;
 mod replay;
@@ -218,13 +219,8 @@ fn serve(
             let (source, domain) = ids;
             let producer = EventProducer::new(&settings, domain).map_err(no_cluster)?;
             let target = Box::new(Cluster::new(producer, domain));
-            guests = Some({
-                let stats = metrics.start_guests();
-                (
-                    Guests::start(folder, target, (source, Vec::new()), Arc::clone(&stats), &pipeline.stop)?,
-                    stats,
-                )
-            });
+            let stats = metrics.start_guests();
+            guests = Some(Guests::start(folder, target, (source, Vec::new()), stats, &pipeline.stop)?);
         }
         if let (Some(topic), Some(control), Some((source, _))) = (&args.ctl_topic, &runtime_control, ids) {
             control.follow(&settings, topic, source.node, &pipeline.stop)?;
@@ -252,10 +248,7 @@ fn serve(
     // Left behind it does no harm: the next agent replaces it.
     args.ctl.iter().for_each(|socket| drop(std::fs::remove_file(socket)));
     let code = pipeline.finish();
-    if let Some((guests, stats)) = guests {
-        guests.join();
-        stats.notes().iter().for_each(|note| info!("{note}"));
-    }
+    guests.into_iter().flat_map(Guests::join).for_each(|note| info!("{note}"));
     code
 }
 

@@ -1,9 +1,10 @@
 //! Links requests of guests to the operations of QEMU that serve them.
 //!
 //! *In*: endpoints whose keys are requests to a virtual machine's disk
-//! ([`DiskRequest`](blkkin_wire::disk_request::DiskRequest)): of the guest (client) and of QEMU (server). A guest's write with flushes has an endpoint for each of them. *Out*: for each server endpoint,
-//! its client and the rule, or that it has none. This module has the order of decisions; `of_disk.rs` has the endpoints of a
-//! disk, and `choice.rs` decides about one server.
+//! ([`DiskRequest`](blkkin_wire::disk_request::DiskRequest)): of the guest (client) and of QEMU (server). A guest's
+//! write with flushes has an endpoint for each of them. *Out*: for each server endpoint, its client and the rule, or that
+//! it has none. This module has the order of decisions; `of_disk.rs` has the endpoints of a disk, and `choice.rs` decides
+//! about one server.
 //!
 //! *Invariant*: a server endpoint is linked only to a client of the same disk and operation whose range and time
 //! contain its own. If the endpoints leave a choice, none of them is linked.

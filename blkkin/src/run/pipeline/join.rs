@@ -52,14 +52,15 @@ pub(super) fn join(
 ) -> JoinOutcome {
     // The counters of the run are those of this node.
     let [mut joiner, mut guests] = [(); 2].map(|()| Joiner::new(JoinConfig::default()));
+    let host = plan.guests.map(|ports| ports.host.node);
     let mut router = TraceRouter {
         unrelated_commits: UnrelatedCommits::new(plan.scope),
         post_filter: plan.post_filter,
         detail: plan.detail,
         report: plan.report,
         sinks: plan.sinks,
-        local_linker: (plan.nbd || plan.host.is_some()).then(LocalLinker::new),
-        host: plan.host,
+        local_linker: (plan.nbd || host.is_some()).then(LocalLinker::new),
+        host,
         watermark: MonotonicNs(0),
         names_unknown: 0,
     };

@@ -21,7 +21,6 @@
 //! records themselves, which are numbered. Consumers would count those that were overwritten as lost.
 
 mod control;
-pub(super) mod names;
 mod triggers;
 
 use std::collections::VecDeque;
@@ -34,11 +33,11 @@ use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::v1;
 use tracing::info;
 
+use super::name_store::NameStore;
 use crate::cli::{FlightArgs, units};
 use crate::error::CliError;
 
 pub(super) use control::{DumpCause, DumpControl, TooSoon};
-use names::NameStore;
 pub(super) use triggers::Triggers;
 
 /// Time after a request for which a dump goes on, so that the ends of what was under way are in it. An fsync that

@@ -24,8 +24,8 @@ use blkkin_wire::ids::BootId;
 use tracing::{info, warn};
 
 use super::event_input::EventInput;
-use super::flight_recorder::names::NameStore;
 use super::metrics::AgentMetrics;
+use super::name_store::NameStore;
 use super::send_totals::{DRAIN_TIMEOUT, SendTotals};
 use crate::error::CliError;
 

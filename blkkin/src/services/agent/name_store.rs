@@ -1,4 +1,5 @@
-//! Names of tasks, files, devices and processes whose batches a flight recorder no longer holds.
+//! Names of tasks, files, devices and processes in batches that have left, for a consumer that has none of them: of a
+//! dump of the flight recorder (`flight_recorder.rs`), or another process of a guest's host (`port.rs`).
 //!
 //! *In*: names in the order in which their batches leave. *Out*: for a dump, the names that its events may refer to, and
 //! the ends of tasks that an earlier dump named.
@@ -26,7 +27,7 @@ const DEVICES_MAX: usize = 4_096;
 
 /// The names.
 #[derive(Debug, Default)]
-pub(in crate::services::agent) struct NameStore {
+pub(super) struct NameStore {
     config: JoinConfig,
     tasks: HashMap<TaskRef, TaskEvent>,
     /// Current version of each living task.
@@ -52,7 +53,7 @@ pub(in crate::services::agent) struct NameStore {
 
 impl NameStore {
     /// Adds a name of a batch that leaves. `was_sent`: a consumer has it.
-    pub(in crate::services::agent) fn add(&mut self, event: LayerEvent, was_sent: bool) {
+    pub(super) fn add(&mut self, event: LayerEvent, was_sent: bool) {
         match event {
             LayerEvent::Task(task) => self.task(task, was_sent),
             LayerEvent::File(file) => self.file(file),
@@ -72,7 +73,7 @@ impl NameStore {
     }
 
     /// Returns all names in the order of their times. The consumer has them then.
-    pub(in crate::services::agent) fn take_for_dump(&mut self) -> Vec<LayerEvent> {
+    pub(super) fn take_for_dump(&mut self) -> Vec<LayerEvent> {
         let programs = self.programs.values().filter(|event| self.tasks.get(&event.task) != Some(*event));
         let tasks = self.tasks.values().chain(self.exits.values()).chain(programs).cloned();
         let devices = self.devices.values().cloned().map(LayerEvent::Device);
