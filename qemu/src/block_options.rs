@@ -36,9 +36,10 @@ const FILTERS: [&str; 8] = [
 ];
 
 /// Way in which QEMU submits I/O on an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aio {
     /// System calls of a pool of threads, QEMU's default.
+    #[default]
     Threads,
     /// Linux' asynchronous I/O: `io_submit`.
     Native,
@@ -58,7 +59,7 @@ pub struct CacheMode {
 }
 
 /// Options of an image on a command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageOptions {
     /// Name of the outermost block node, or id of the drive.
     pub node: Option<String>,
@@ -184,7 +185,7 @@ impl BlockOptions {
         Some(ImageOptions {
             node: nodes().rev().find_map(|node| node.names.first().cloned()),
             format: format_of(&nodes().collect::<Vec<_>>()).map(str::to_owned),
-            aio: nodes().find_map(|node| node.aio).unwrap_or(Aio::Threads),
+            aio: nodes().find_map(|node| node.aio).unwrap_or_default(),
             cache: CacheMode {
                 direct: innermost.cache.direct.unwrap_or(false),
                 no_flush: innermost.cache.no_flush.unwrap_or(false),

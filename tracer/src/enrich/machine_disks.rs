@@ -24,7 +24,7 @@
 //! *Rejected*: the address on the guest's PCI bus (QEMU chooses it where the command line has none); the order of the
 //! disks (it differs where one was attached later).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
@@ -54,7 +54,7 @@ pub(crate) fn of_images(root: &Path, images: &[Image]) -> Vec<MachineDisk> {
         layers.sort_by_key(|(layer, _)| *layer);
         Some((name_of(root, &layers)?, layers))
     });
-    let named = unique(named.collect(), |(name, _)| name.clone());
+    let named = unique(named.collect(), |(name, _)| name);
     let of_disk = named.iter().flat_map(|(name, layers)| {
         layers.iter().filter_map(move |(layer, image)| disk_of(name, *layer, image))
     });
@@ -128,7 +128,7 @@ pub(crate) fn of_guest(root: &Path) -> HashMap<Box<str>, Box<str>> {
         let name = name(serial(&path).as_deref(), bytes_of(&path)?)?;
         Some((entry.file_name().to_str()?.into(), name))
     });
-    let disks = unique(disks.collect(), |(_, name)| name.clone());
+    let disks = unique(disks.collect(), |(_, name)| name);
     disks.into_iter().map(|(disk, name)| (disk, name.into())).collect()
 }
 
@@ -148,11 +148,16 @@ pub(crate) fn name_by_serial(serial: &str) -> Option<String> {
 }
 
 /// Drops all that share a name.
-fn unique<T>(mut disks: Vec<T>, name: impl Fn(&T) -> String) -> Vec<T> {
-    let mut counts: HashMap<String, u32> = HashMap::new();
-    disks.iter().for_each(|disk| *counts.entry(name(disk)).or_default() += 1);
-    disks.retain(|disk| counts.get(&name(disk)) == Some(&1));
+fn unique<T>(mut disks: Vec<T>, name: impl Fn(&T) -> &String) -> Vec<T> {
+    let shared = shared_names(disks.iter().map(&name));
+    disks.retain(|disk| !shared.contains(name(disk)));
     disks
+}
+
+/// Returns the names that several disks have.
+pub(crate) fn shared_names<'a>(names: impl Iterator<Item = &'a String>) -> HashSet<String> {
+    let mut seen = HashSet::new();
+    names.filter(|name| !seen.insert(*name)).cloned().collect()
 }
 
 fn is_qemus(disk: &Path) -> bool {
@@ -194,20 +199,15 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
-    use blkkin_qemu::{Aio, CacheMode, ImageOptions, OpenFile, Qcow2Header};
+    use blkkin_qemu::{ImageOptions, OpenFile, Qcow2Header};
 
     use super::*;
 
     fn image(ino: u64, bytes: u64, serial: Option<&str>, format: &str) -> Image {
         let options = ImageOptions {
-            node: None,
             format: Some(format.to_owned()),
-            aio: Aio::Threads,
-            cache: CacheMode::default(),
-            is_backing: false,
-            device: None,
             serial: serial.map(str::to_owned),
-            iothreads: Vec::new(),
+            ..ImageOptions::default()
         };
         let identity = identity(ino);
         let qcow2 =

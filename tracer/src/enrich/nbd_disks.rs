@@ -73,9 +73,8 @@ pub(crate) fn of_connections(
 /// Returns the names of the drives that have one: by a serial number that no other drive has.
 fn names_of(drives: &[NbdDrive]) -> Vec<Option<String>> {
     let mut names: Vec<Option<String>> = drives.iter().map(name_of).collect();
-    let mut counts: HashMap<String, u32> = HashMap::new();
-    names.iter().flatten().for_each(|name| *counts.entry(name.clone()).or_default() += 1);
-    names.iter_mut().for_each(|name| drop(name.take_if(|name| counts.get(name) != Some(&1))));
+    let shared = machine_disks::shared_names(names.iter().flatten());
+    names.iter_mut().for_each(|name| drop(name.take_if(|name| shared.contains(name))));
     names
 }
 
@@ -220,20 +219,15 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::fs::symlink;
 
-    use blkkin_qemu::{Aio, CacheMode, ImageOptions};
+    use blkkin_qemu::ImageOptions;
 
     use super::*;
 
     fn drive(server: NbdServer, serial: Option<&str>, format: Option<&str>) -> NbdDrive {
         let options = ImageOptions {
-            node: None,
             format: format.map(str::to_owned),
-            aio: Aio::Threads,
-            cache: CacheMode::default(),
-            is_backing: false,
-            device: None,
             serial: serial.map(str::to_owned),
-            iothreads: Vec::new(),
+            ..ImageOptions::default()
         };
         NbdDrive { server, options }
     }

@@ -326,11 +326,10 @@ fn read(pid: Pid, connections: &[Box<str>], reads_disks: bool) -> Option<Virtual
         nbd_disks = nbd_disks::of_connections(root, pid, connections, &drives);
     }
     // Two disks of one name have none.
-    let names = |disks: &[NbdDisk]| disks.iter().map(|disk| disk.disk.clone()).collect::<HashSet<_>>();
     let of_files: HashSet<Box<str>> = disks.iter().map(|disk| disk.disk.clone()).collect();
-    let shared: HashSet<Box<str>> = names(&nbd_disks).intersection(&of_files).cloned().collect();
-    disks.retain(|disk| !shared.contains(&disk.disk));
-    nbd_disks.retain(|disk| !shared.contains(&disk.disk));
+    let over_nbd: HashSet<Box<str>> = nbd_disks.iter().map(|disk| disk.disk.clone()).collect();
+    disks.retain(|disk| !over_nbd.contains(&disk.disk));
+    nbd_disks.retain(|disk| !of_files.contains(&disk.disk));
     Some(VirtualMachineEvent { disks, nbd_disks, ..event })
 }
 
