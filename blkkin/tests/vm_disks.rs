@@ -62,12 +62,6 @@ start_agent
 PROBE
 echo "guest: ready"
 read -r _ <&3
-part() {
-    for round in 1 2 3 4 5; do
-        dd if=/dev/zero of=$1 bs=4096 count=40 seek=$2 oflag=direct conv=notrunc 2> /dev/null
-        dd if=$1 of=/dev/null bs=4096 count=40 skip=$2 iflag=direct 2> /dev/null
-    done
-}
 # Clusters of a new image in another order than the guest's.
 scattered() {
     for round in 1 2 3; do
@@ -87,10 +81,10 @@ untouched() {
 }
 scattered 2048 & five=$!
 scattered 3072 & six=$!
-part /dev/vda 10 & one=$!
-part /dev/vda 1000 & two=$!
-part /dev/vdb 10 & three=$!
-part /dev/sda 10 & four=$!
+write_and_read /dev/vda 10 & one=$!
+write_and_read /dev/vda 1000 & two=$!
+write_and_read /dev/vdb 10 & three=$!
+write_and_read /dev/sda 10 & four=$!
 for round in 1 2 3 4 5 6 7 8 9 10; do
     if [ -b /dev/vdd ]; then dd if=/dev/vdd of=/dev/null bs=4096 count=40 skip=10 iflag=direct 2> /dev/null; fi
 done

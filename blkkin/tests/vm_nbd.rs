@@ -41,15 +41,9 @@ start_agent
 for disk in vda vdb; do dd if=/dev/$disk of=/dev/null bs=512 count=1 skip=9999 iflag=direct 2> /dev/null; done
 echo "guest: ready"
 read -r _ <&3
-part() {
-    for round in 1 2 3 4 5; do
-        dd if=/dev/zero of=$1 bs=4096 count=40 seek=$2 oflag=direct conv=notrunc 2> /dev/null
-        dd if=$1 of=/dev/null bs=4096 count=40 skip=$2 iflag=direct 2> /dev/null
-    done
-}
-part /dev/vda 10 & one=$!
-part /dev/vda 1000 & two=$!
-part /dev/vdb 10 & three=$!
+write_and_read /dev/vda 10 & one=$!
+write_and_read /dev/vda 1000 & two=$!
+write_and_read /dev/vdb 10 & three=$!
 wait $one $two $three
 for disk in vda vdb; do
     for n in $(seq SYNCED); do

@@ -66,7 +66,12 @@ struct Outcome {
     text: String,
 }
 
-impl Scenario<'_> {
+impl<'a> Scenario<'a> {
+    /// Returns one in this network namespace, with the summary as report.
+    fn new(kernel: &'a Path, binary: &'a Path, drive: &'a str) -> Self {
+        Scenario { kernel, binary, drive, command: &tool, options: &[], is_traced_before: false }
+    }
+
     /// Runs it. `during` lets the guest make its synced writes (`go`).
     fn run(&self, during: impl FnOnce(&mut Guest)) -> Outcome {
         let home = tempfile::tempdir().unwrap();
@@ -179,14 +184,8 @@ fn each_request_of_a_guest_is_in_the_report_with_its_layers() {
     for (mode, is_traced_before) in [("aio=threads", true), ("aio=native", false)] {
         let drive = format!("file={},format=raw,cache=none,{mode}", image(folder.path()).display());
         let options = ["--show", "guests"];
-        let scenario = Scenario {
-            kernel: &kernel,
-            binary: &binary,
-            drive: &drive,
-            command: &tool,
-            options: &options,
-            is_traced_before,
-        };
+        let scenario =
+            Scenario { options: &options, is_traced_before, ..Scenario::new(&kernel, &binary, &drive) };
         let guests = &scenario.run(Guest::go).json["guests"];
         println!("{mode}: {guests:#}");
         let [requests, linked] = ["requests", "requests_linked"].map(|name| guests[name].as_u64().unwrap());
@@ -219,15 +218,7 @@ fn throttling_in_qemu_is_named() {
     let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
     let folder = memory();
     let drive = format!("file={},format=raw,throttling.iops-total=20", image(folder.path()).display());
-    let scenario = Scenario {
-        kernel: &kernel,
-        binary: &binary,
-        drive: &drive,
-        command: &tool,
-        options: &[],
-        is_traced_before: false,
-    };
-    scenario.run(Guest::go).assert_named("in QEMU and virtio");
+    Scenario::new(&kernel, &binary, &drive).run(Guest::go).assert_named("in QEMU and virtio");
 }
 
 /// The file system of the image is frozen for 200 of each 250 ms.
@@ -237,14 +228,6 @@ fn a_frozen_file_system_of_the_host_is_named() {
     let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
     let disk = or_skip!(Disk::ext4(64 << 20));
     let drive = format!("file={},format=raw,cache=writeback", image(&disk.mount_point()).display());
-    let scenario = Scenario {
-        kernel: &kernel,
-        binary: &binary,
-        drive: &drive,
-        command: &tool,
-        options: &[],
-        is_traced_before: false,
-    };
     let freeze = |guest: &mut Guest| {
         guest.go();
         let frozen = Frozen(disk.mount_point());
@@ -255,7 +238,7 @@ fn a_frozen_file_system_of_the_host_is_named() {
             }
         }
     };
-    scenario.run(freeze).assert_named("in the host's kernel");
+    Scenario::new(&kernel, &binary, &drive).run(freeze).assert_named("in the host's kernel");
 }
 
 /// A file system that is not frozen when this is dropped.
@@ -288,14 +271,8 @@ fn a_slow_network_to_the_nbd_server_is_named() {
     let drive = format!("file={uri},format=raw");
     let command = |program: &str| link.nodes[0].network_command(program);
     let options = ["--nbd", "--ust", "--tree", &process.0.id().to_string()];
-    let scenario = Scenario {
-        kernel: &kernel,
-        binary: &binary,
-        drive: &drive,
-        command: &command,
-        options: &options,
-        is_traced_before: false,
-    };
+    let scenario =
+        Scenario { command: &command, options: &options, ..Scenario::new(&kernel, &binary, &drive) };
     let outcome = scenario.run(|guest| {
         link.delay(Duration::from_millis(20));
         guest.go();

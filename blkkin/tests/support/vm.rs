@@ -23,7 +23,8 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Drivers of the disks. The guest loads them in the order of their names, in which each follows those that it needs.
 const MODULES: [&str; 5] = ["scsi_common", "scsi_mod", "sd_mod", "virtio_blk", "virtio_scsi"];
-/// First lines of each guest's first process: folders, drivers, random numbers, and how its agent starts and ends.
+/// First lines of each guest's first process: folders, drivers, random numbers, how its agent starts and ends, and
+/// requests that several guests make.
 const PREPARE: &str = r#"#!/bin/sh
 export PATH=/bin
 mount -t proc proc /proc
@@ -38,6 +39,13 @@ start_agent() {
     blkkin agent --port "$@" > /agent.log 2>&1 &
     agent=$!
     until grep -q 'tracing; events go' /agent.log; do kill -0 $agent || { cat /agent.log; poweroff -f; }; sleep 0.2; done
+}
+# Writes 40 blocks of a disk from a block on, and reads them, five times.
+write_and_read() {
+    for round in 1 2 3 4 5; do
+        dd if=/dev/zero of=$1 bs=4096 count=40 seek=$2 oflag=direct conv=notrunc 2> /dev/null
+        dd if=$1 of=/dev/null bs=4096 count=40 skip=$2 iflag=direct 2> /dev/null
+    done
 }
 end_agent() {
     kill -TERM $agent
