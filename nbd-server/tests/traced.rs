@@ -84,19 +84,19 @@ fn each_request_is_one_span_with_its_cookie_and_entered_once() {
         assert_eq!(count("nbd read") + count("nbd write") + count("nbd flush"), spans.len() as u64);
         let (mut keys, mut connections) = (HashSet::new(), HashSet::new());
         for span in spans.values() {
-            let expected = ["begin", "number", "number", "meeting", "enter", "leave", "end"];
+            let expected = ["begin", "number", "number", "rpc_endpoint", "enter", "leave", "end"];
             assert_eq!(kinds(span), expected, "{span:#?}");
-            let (begin, meeting, end) = (span[0], span[3], span[6]);
+            let (begin, endpoint, end) = (span[0], span[3], span[6]);
             assert_eq!((begin.number("kind"), begin.number("parent"), begin.number("on")), (1, 0, 0));
             assert_eq!((begin.field("service"), end.number("status")), ("blkkin-nbd", 0));
             assert_eq!(
-                (meeting.number("side"), meeting.number("unique"), meeting.field("rule")),
+                (endpoint.number("side"), endpoint.number("unique"), endpoint.field("rule")),
                 (1, 0, "nbd")
             );
             assert_eq!(span[4].vtid, span[5].vtid);
-            connections.insert(meeting.field("connection"));
+            connections.insert(endpoint.field("connection"));
             // libnbd numbers its requests, so their keys differ.
-            assert!(keys.insert((meeting.field("connection"), meeting.number("cookie"))), "{span:#?}");
+            assert!(keys.insert((endpoint.field("connection"), endpoint.number("cookie"))), "{span:#?}");
         }
         assert_eq!(connections.len(), 4, "{connections:?}");
         assert_one_span_at_a_time(&events);
@@ -200,7 +200,7 @@ fn spans_of_failed_and_unanswered_requests_have_an_error() {
         let events = stop_and_read(&lttng, server);
         let spans = by_span(&events);
         let cookie_of = |span: &Vec<&Event>| {
-            span.iter().find(|event| event.name == "blkkin:meeting").map(|event| event.number("cookie"))
+            span.iter().find(|event| event.name == "blkkin:rpc_endpoint").map(|event| event.number("cookie"))
         };
         let find = |name: &str, cookie: u64| {
             spans

@@ -15,8 +15,8 @@
 
 mod batch;
 pub mod bind;
+mod bounded_map;
 pub mod config;
-mod generational_cache;
 pub mod mapper;
 mod traceparent;
 pub mod usdt_mapping;

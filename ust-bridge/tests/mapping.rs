@@ -81,7 +81,29 @@ fn span_events(mapper: &mut Mapper, events: &[(&str, Fields)]) -> Vec<String> {
 
 #[test]
 fn events_of_blkkin_are_mapped() {
-    let mut mapper = Mapper::new(Mapping::built_in());
+    events_are_mapped("sampled_per_million", "blkkin:rpc_endpoint", Mapping::built_in());
+}
+
+#[test]
+fn events_and_mappings_of_earlier_builds_are_read() {
+    events_are_mapped("kept_per_million", "blkkin:meeting", Mapping::built_in());
+    let built_in = include_str!("../../configs/mappings/blkkin.toml");
+    let older = built_in
+        .replace("is = \"rpc_endpoint\"", "is = \"meeting\"")
+        .replace("is = \"batch\"", "is = \"together\"")
+        .replace(
+            "sampled_per_million_from = [\"sampled_per_million\", \"kept_per_million\"]",
+            "kept_per_million_from = \"kept_per_million\"",
+        );
+    let words = ["is = \"meeting\"", "is = \"together\"", "kept_per_million_from = \"kept_per_million\""];
+    assert!(words.iter().all(|word| older.contains(word)), "{older}");
+    let older = Mapping::read(&older).expect("an older mapping is valid");
+    events_are_mapped("kept_per_million", "blkkin:meeting", older);
+}
+
+/// Maps one event of each kind, where the fraction and the endpoint have these names.
+fn events_are_mapped(fraction: &'static str, endpoint_name: &'static str, mapping: Mapping) {
+    let mut mapper = Mapper::new(mapping);
     let begin = vec![
         ("trace_hi", U64(1)),
         ("trace_lo", U64(2)),
@@ -89,11 +111,11 @@ fn events_of_blkkin_are_mapped() {
         ("parent", U64(0)),
         ("kind", U8(1)),
         ("on", U8(1)),
-        ("kept_per_million", U32(500_000)),
+        (fraction, U32(500_000)),
         ("name", Text("READ")),
         ("service", Text("nbd")),
     ];
-    let meeting = vec![
+    let endpoint = vec![
         ("span", U64(3)),
         ("side", U8(1)),
         ("unique", U8(0)),
@@ -107,7 +129,7 @@ fn events_of_blkkin_are_mapped() {
         ("blkkin:event", vec![("span", U64(3)), ("name", Text("decoded"))]),
         ("blkkin:text", vec![("span", U64(3)), ("key", Text("export")), ("val", Text("disk"))]),
         ("blkkin:number", vec![("span", U64(3)), ("key", Text("offset")), ("val", I64(-1))]),
-        ("blkkin:meeting", meeting),
+        (endpoint_name, endpoint),
         ("blkkin:leave", vec![("span", U64(3))]),
         ("blkkin:end", vec![("span", U64(3)), ("status", I32(-5))]),
         ("other:event", vec![("span", U64(3))]),

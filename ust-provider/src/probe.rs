@@ -53,7 +53,7 @@ pub(crate) struct Table {
     pub(crate) event: unsafe extern "C" fn(u64, *const c_char),
     pub(crate) text: unsafe extern "C" fn(u64, *const c_char, *const c_char),
     pub(crate) number: unsafe extern "C" fn(u64, *const c_char, i64),
-    pub(crate) meeting: unsafe extern "C" fn(u64, u8, u8, *const c_char, *const c_char, u64),
+    pub(crate) rpc_endpoint: unsafe extern "C" fn(u64, u8, u8, *const c_char, *const c_char, u64),
     pub(crate) turn: unsafe extern "C" fn(u64, u64),
     pub(crate) unseen_enter: unsafe extern "C" fn(u64),
     pub(crate) unseen_leave: unsafe extern "C" fn(u64),
@@ -76,7 +76,7 @@ pub(crate) struct Begin {
     pub(crate) kind: u8,
     pub(crate) on: u8,
     pub(crate) padding: u16,
-    pub(crate) kept_per_million: u32,
+    pub(crate) sampled_per_million: u32,
     pub(crate) name: *const c_char,
     pub(crate) service: *const c_char,
 }

@@ -44,7 +44,7 @@ impl ScopedSpan {
     #[inline]
     pub fn child(parent: &Span, kind: SpanKind, name: &'static CStr) -> Self {
         if probe::is_enabled() {
-            return Self::begun(parent.unrecorded_child(), parent.child_kept_per_million(), kind, name);
+            return Self::begun(parent.unrecorded_child(), parent.child_sampled_per_million(), kind, name);
         }
         let key = publish(parent.context());
         Self { span: parent.unrecorded_child(), key, on_this_thread: PhantomData }

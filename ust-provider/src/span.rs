@@ -46,12 +46,12 @@ pub enum RpcSide {
     Server = 1,
 }
 
-/// `kept_per_million` of a root while sampling is off.
+/// `sampled_per_million` of a root while sampling is off.
 pub(crate) const ALL: u32 = 1_000_000;
 
-/// `kept_per_million` of a span that is not recorded and has no context.
+/// `sampled_per_million` of a span that is not recorded and has no context.
 const UNRECORDED: u32 = 0;
-/// `kept_per_million` of a span that is not recorded and propagates a context.
+/// `sampled_per_million` of a span that is not recorded and propagates a context.
 const PROPAGATES: u32 = u32::MAX;
 
 /// An operation of the daemon. It ends when it is dropped.
@@ -61,12 +61,12 @@ const PROPAGATES: u32 = u32::MAX;
 #[must_use = "a span ends when it is dropped"]
 pub struct Span {
     /// Sampling ratio of the root; UNRECORDED or PROPAGATES if this span is not recorded.
-    kept_per_million: u32,
+    sampled_per_million: u32,
     /// Positive errno of the operation; 0 for success.
     status: AtomicI32,
     /// Service of the span and its children.
     service: Service,
-    /// Written unless `kept_per_million` is UNRECORDED.
+    /// Written unless `sampled_per_million` is UNRECORDED.
     context: MaybeUninit<SpanContext>,
 }
 
@@ -85,7 +85,7 @@ impl Span {
     #[inline]
     pub fn child(&self, kind: SpanKind, name: &'static CStr) -> Self {
         if probe::is_enabled() {
-            return self.unrecorded_child().begun(self.child_kept_per_million(), kind, name, false);
+            return self.unrecorded_child().begun(self.child_sampled_per_million(), kind, name, false);
         }
         self.unrecorded_child()
     }
@@ -115,7 +115,7 @@ impl Span {
     /// [`SpanContext::NONE`] while no session records.
     #[inline]
     pub fn context(&self) -> SpanContext {
-        match self.kept_per_million {
+        match self.sampled_per_million {
             UNRECORDED => SpanContext::NONE,
             // SAFETY: it is written unless UNRECORDED.
             _ => unsafe { self.context.assume_init() },
@@ -126,7 +126,7 @@ impl Span {
     /// for [`set_text`](Self::set_text).
     #[inline(always)]
     pub fn is_recording(&self) -> bool {
-        (1..=ALL).contains(&self.kept_per_million)
+        (1..=ALL).contains(&self.sampled_per_million)
     }
 
     /// Sets an attribute to a string.
@@ -176,7 +176,7 @@ impl Span {
             self.emit(|probe, span| {
                 let (rule, connection) = (rule.as_ptr(), connection.as_ptr());
                 // SAFETY: both strings end in a NUL and live during the call.
-                unsafe { (probe.meeting)(span, side as u8, u8::from(unique), rule, connection, cookie) }
+                unsafe { (probe.rpc_endpoint)(span, side as u8, u8::from(unique), rule, connection, cookie) }
             });
         }
     }
@@ -199,7 +199,7 @@ impl Span {
     /// Publishes this span as the thread's context, and returns its key if that was necessary.
     #[inline]
     pub(crate) fn publish(&self) -> Option<u64> {
-        thread_context::needs_publishing(self.kept_per_million != UNRECORDED).then(|| {
+        thread_context::needs_publishing(self.sampled_per_million != UNRECORDED).then(|| {
             let key = self.key();
             thread_context::enter(key, &self.context());
             key
@@ -209,7 +209,7 @@ impl Span {
     /// Returns the key by which the span is entered and left. A span without an id uses its
     /// address, which is stable while entered.
     fn key(&self) -> u64 {
-        match self.kept_per_million {
+        match self.sampled_per_million {
             UNRECORDED => (&raw const *self).addr() as u64,
             _ => self.context().span,
         }
@@ -219,7 +219,7 @@ impl Span {
     #[inline(always)]
     pub(crate) fn unrecorded(service: Service) -> Self {
         Self {
-            kept_per_million: UNRECORDED,
+            sampled_per_million: UNRECORDED,
             status: AtomicI32::new(0),
             service,
             context: MaybeUninit::uninit(),
@@ -230,7 +230,7 @@ impl Span {
     #[inline(always)]
     pub(crate) fn propagating(parent: SpanContext, service: Service) -> Self {
         Self {
-            kept_per_million: PROPAGATES,
+            sampled_per_million: PROPAGATES,
             status: AtomicI32::new(0),
             service,
             context: MaybeUninit::new(parent),
@@ -240,7 +240,7 @@ impl Span {
     /// Makes a child of this span that is not yet recorded.
     #[inline(always)]
     pub(crate) fn unrecorded_child(&self) -> Self {
-        match self.kept_per_million {
+        match self.sampled_per_million {
             UNRECORDED => Self::unrecorded(self.service),
             _ => Self::propagating(self.context(), self.service),
         }
@@ -249,8 +249,8 @@ impl Span {
     /// Returns the sampling ratio of a child's root, per million. 0 if a child is not recorded or
     /// is a root.
     #[inline(always)]
-    pub(crate) fn child_kept_per_million(&self) -> u32 {
-        if self.is_recording() { self.kept_per_million } else { 0 }
+    pub(crate) fn child_sampled_per_million(&self) -> u32 {
+        if self.is_recording() { self.sampled_per_million } else { 0 }
     }
 
     /// Begins a span that is not yet recorded and has the context of its parent. Without a context
@@ -289,7 +289,7 @@ impl Span {
             return false;
         };
         self.context = MaybeUninit::new(context);
-        self.kept_per_million = if kept == 0 { PROPAGATES } else { kept };
+        self.sampled_per_million = if kept == 0 { PROPAGATES } else { kept };
         kept != 0
     }
 
@@ -309,7 +309,7 @@ impl Span {
                 on => u8::from(on),
             },
             padding: 0,
-            kept_per_million: self.kept_per_million,
+            sampled_per_million: self.sampled_per_million,
             name: name.as_ptr(),
             service: self.service.0,
         };
@@ -387,7 +387,7 @@ impl Entered<'_> {
     /// are set.
     #[inline]
     pub fn set_thread_attributes(&self, attributes: &ThreadAttributes) {
-        if thread_context::needs_publishing(self.span.kept_per_million != UNRECORDED) {
+        if thread_context::needs_publishing(self.span.sampled_per_million != UNRECORDED) {
             thread_context::set_attributes(self.span.key(), attributes);
         }
     }
@@ -396,7 +396,7 @@ impl Entered<'_> {
 impl Drop for Entered<'_> {
     #[inline]
     fn drop(&mut self) {
-        if thread_context::needs_publishing(self.span.kept_per_million != UNRECORDED) {
+        if thread_context::needs_publishing(self.span.sampled_per_million != UNRECORDED) {
             thread_context::leave(self.span.key());
         }
         self.span.emit_if_recording(|probe, span| probe.emit_switch(span, 0));

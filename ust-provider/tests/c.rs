@@ -55,7 +55,7 @@ fn a_blkin_trace_that_sampling_drops_emits_nothing() {
         .iter()
         .filter(|event| event.name == "zipkin:keyval_integer")
         .map(|event| {
-            assert_eq!(event.field("key"), "kept_per_million");
+            assert_eq!(event.field("key"), "sampled_per_million");
             event.number("val")
         })
         .collect();

@@ -108,14 +108,14 @@ fn sampling_keeps_the_rate_and_the_weights_count_all_roots() {
         let ids = |events: &[&Event], field| {
             events
                 .iter()
-                .map(|event| (event.number(field), event.number("kept_per_million")))
+                .map(|event| (event.number(field), event.number("sampled_per_million")))
                 .collect::<HashSet<_>>()
         };
         assert_eq!(ids(&roots, "span"), ids(&children, "parent"));
         let kept: HashSet<_> = roots.iter().chain(&children).map(|event| event.number("span")).collect();
         let number = |name| of(name).inspect(|event| assert!(kept.contains(&event.number("span")))).count();
         assert_eq!((number("blkkin:number"), number("blkkin:end")), (roots.len(), 2 * roots.len()));
-        let weights: f64 = roots.iter().map(|event| 1e6 / event.number("kept_per_million") as f64).sum();
+        let weights: f64 = roots.iter().map(|event| 1e6 / event.number("sampled_per_million") as f64).sum();
         println!("rate {rate}: made {made}, kept {}, weights {weights}", roots.len());
         assert!((weights / made - 1.0).abs() < 0.01, "made {made}, weights {weights}");
         // Bound of the first second: rate * (2 + log2(load / rate)).

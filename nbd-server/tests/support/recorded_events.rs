@@ -46,7 +46,7 @@ fn event(origin: &EventOrigin<'_>, span_event: &SpanEvent<'_>) -> Event {
         SpanEvent::RpcEndpoint { span, side, unique, protocol, connection, cookie } => {
             let (side, unique) = (u8::from(*side == RpcSide::Server), u8::from(*unique));
             let fields = format!("span = {span}, side = {side}, unique = {unique}, rule = \"{protocol}\"");
-            ("meeting", format!("{fields}, connection = \"{connection}\", cookie = {cookie}"))
+            ("rpc_endpoint", format!("{fields}, connection = \"{connection}\", cookie = {cookie}"))
         }
     };
     let (name, payload) = (format!("blkkin:{name}"), format!("{{ {payload} }}"));

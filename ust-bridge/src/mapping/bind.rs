@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::config::{MatchValue, Rule, RuleKind, RuleSpanKind, Scope};
+use super::config::{FieldNames, MatchValue, Rule, RuleKind, RuleSpanKind, Scope};
 use crate::span_event::SpanKind;
 use blkkin_lttng_live::ctf::metadata::EventClass;
 use blkkin_lttng_live::ctf::plan::FieldType;
@@ -153,7 +153,7 @@ impl Binder<'_> {
                 Some(field) => RuleValue::Field(self.field(field, FieldKind::Number)?),
                 None => RuleValue::Constant(rule.on.unwrap_or(false)),
             },
-            sample_rate: number(&rule.kept_per_million_from)?,
+            sample_rate: self.versioned_field(rule.sampled_per_million_from.as_ref(), FieldKind::Number)?,
             name: match rule.is {
                 RuleKind::Text | RuleKind::Number => self.rule_value(&rule.key_name, &rule.key_name_from)?,
                 _ => self.rule_value(&rule.name, &rule.name_from)?,
@@ -202,6 +202,19 @@ impl Binder<'_> {
         expected: FieldKind,
     ) -> Result<Option<usize>, BindError> {
         field.as_ref().map(|field| self.field(field, expected)).transpose()
+    }
+
+    /// Finds the first of a field's names that the event has; without one the last name is the error's.
+    fn versioned_field(
+        &self,
+        names: Option<&FieldNames>,
+        expected: FieldKind,
+    ) -> Result<Option<usize>, BindError> {
+        let names = names.map(FieldNames::as_slice).unwrap_or_default();
+        let Some((last, earlier)) = names.split_last() else { return Ok(None) };
+        let payload = self.class.payload.as_ref();
+        let has = |name: &&String| payload.is_some_and(|plan| plan.field(name).is_some());
+        self.field(earlier.iter().find(has).unwrap_or(last), expected).map(Some)
     }
 
     fn fields<'f>(&self, fields: impl Iterator<Item = &'f String>) -> Result<Vec<usize>, BindError> {

@@ -41,10 +41,10 @@ pub enum RuleKind {
     /// Attribute with a number.
     Number,
     /// Endpoint of a request.
-    #[serde(rename = "meeting")]
+    #[serde(rename = "rpc_endpoint", alias = "meeting")]
     RpcEndpoint,
     /// Several span events, as in `blkkin:together`.
-    #[serde(rename = "together")]
+    #[serde(alias = "together")]
     Batch,
     /// No meaning.
     Ignore,
@@ -61,8 +61,8 @@ impl RuleKind {
             RuleKind::Event => "event",
             RuleKind::Text => "text",
             RuleKind::Number => "number",
-            RuleKind::RpcEndpoint => "meeting",
-            RuleKind::Batch => "together",
+            RuleKind::RpcEndpoint => "rpc_endpoint",
+            RuleKind::Batch => "batch",
             RuleKind::Ignore => "ignore",
         }
     }
@@ -103,6 +103,26 @@ pub enum MatchValue {
     Text(String),
 }
 
+/// Names of one field in several versions of an event: a text, or a list of texts.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum FieldNames {
+    /// Same name in each version.
+    One(String),
+    /// Names in order: the first one that an event has is used.
+    Several(Vec<String>),
+}
+
+impl FieldNames {
+    /// Returns the names in their order.
+    pub fn as_slice(&self) -> &[String] {
+        match self {
+            FieldNames::One(name) => std::slice::from_ref(name),
+            FieldNames::Several(names) => names,
+        }
+    }
+}
+
 /// Mapping file.
 #[derive(Clone, Default, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -140,7 +160,8 @@ pub struct Rule {
     pub kind_from: Option<String>,
     pub on: Option<bool>,
     pub on_from: Option<String>,
-    pub kept_per_million_from: Option<String>,
+    #[serde(alias = "kept_per_million_from")]
+    pub sampled_per_million_from: Option<FieldNames>,
     pub name: Option<String>,
     pub name_from: Option<String>,
     pub service: Option<String>,

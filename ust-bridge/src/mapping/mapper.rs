@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use super::batch::{self, StringTable};
 use super::bind::{BindError, BoundRule, Condition, RuleValue, SpanSelector, bind};
+use super::bounded_map::BoundedMap;
 use super::config::{Mapping, MatchValue, Rule, RuleKind, Scope};
-use super::generational_cache::GenerationalCache;
 use super::traceparent::{self, RemoteParent};
 use crate::span_event::{EventOrigin, RpcSide, SpanEvent, SpanKind};
 use blkkin_lttng_live::ctf::plan::{Plan, Value};
@@ -69,8 +69,8 @@ pub struct Mapper {
     rules: Vec<Rule>,
     /// State by trace, class of streams and class of events.
     classes: Vec<Vec<Vec<Option<ClassState>>>>,
-    begun_spans: GenerationalCache<u64, ()>,
-    open_spans: GenerationalCache<Key, u64>,
+    begun_spans: BoundedMap<u64, ()>,
+    open_spans: BoundedMap<Key, u64>,
     strings: StringTable,
     /// Counters of events.
     pub stats: MapperStats,
@@ -83,8 +83,8 @@ impl Mapper {
         Self {
             rules: mapping.rule,
             classes: Vec::new(),
-            begun_spans: GenerationalCache::default(),
-            open_spans: GenerationalCache::default(),
+            begun_spans: BoundedMap::default(),
+            open_spans: BoundedMap::default(),
             strings: StringTable::default(),
             stats: MapperStats::default(),
             bind_errors: Vec::new(),
@@ -98,7 +98,7 @@ impl Mapper {
 
     /// Forgets spans that are open by a key, because their end may be lost.
     pub fn forget_open_spans(&mut self) {
-        self.open_spans = GenerationalCache::default();
+        self.open_spans = BoundedMap::default();
     }
 
     /// Forgets spans that are open by a key of an exited thread in the initial pid namespace; with
@@ -225,8 +225,8 @@ fn spread(mut number: u64) -> u64 {
 struct EventMapping<'r, 'v> {
     view: &'r EventView<'v>,
     at: &'r EventOrigin<'v>,
-    begun_spans: &'r mut GenerationalCache<u64, ()>,
-    open_spans: &'r mut GenerationalCache<Key, u64>,
+    begun_spans: &'r mut BoundedMap<u64, ()>,
+    open_spans: &'r mut BoundedMap<Key, u64>,
     strings: &'r mut StringTable,
     stats: &'r mut MapperStats,
     /// Span that had the key of the span that begins.

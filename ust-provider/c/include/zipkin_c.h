@@ -5,7 +5,7 @@
  * Differences: nothing needs liblttng-ust to start. blkin_init() succeeds without it, and
  * blkkin_init_error() of <blkkin/ust.h> returns the reason. A trace with id 0 emits nothing.
  * blkin_init_new_trace() gives that id to the traces that sampling drops (BLKKIN_UST_ROOTS), and
- * annotates those that it keeps meanwhile with `kept_per_million`.
+ * annotates those that it keeps meanwhile with `sampled_per_million`.
  *
  * Define BLKIN_FIRST_GENERATION before including this for the older generation's fields
  * (trace_endpoint, annotation_endpoint, an int port) and its event zipkin:keyval in place of

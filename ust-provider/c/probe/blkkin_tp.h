@@ -21,7 +21,7 @@
  */
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, begin,
 	LTTNG_UST_TP_ARGS(uint64_t, trace_hi, uint64_t, trace_lo, uint64_t, span, uint64_t, parent, uint8_t, kind,
-			  uint8_t, on, uint32_t, kept_per_million, const char *, name, const char *, service),
+			  uint8_t, on, uint32_t, sampled_per_million, const char *, name, const char *, service),
 	LTTNG_UST_TP_FIELDS(
 		lttng_ust_field_integer(uint64_t, trace_hi, trace_hi)
 		lttng_ust_field_integer(uint64_t, trace_lo, trace_lo)
@@ -29,7 +29,7 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, begin,
 		lttng_ust_field_integer(uint64_t, parent, parent)
 		lttng_ust_field_integer(uint8_t, kind, kind)
 		lttng_ust_field_integer(uint8_t, on, on)
-		lttng_ust_field_integer(uint32_t, kept_per_million, kept_per_million)
+		lttng_ust_field_integer(uint32_t, sampled_per_million, sampled_per_million)
 		lttng_ust_field_string(name, name)
 		lttng_ust_field_string(service, service)
 	)
@@ -101,7 +101,7 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, number,
 )
 
 /* RPC endpoint. side: 0 client, 1 server. unique: a cookie occurs only once on this connection. */
-LTTNG_UST_TRACEPOINT_EVENT(blkkin, meeting,
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, rpc_endpoint,
 	LTTNG_UST_TP_ARGS(uint64_t, span, uint8_t, side, uint8_t, unique, const char *, rule, const char *, connection,
 			  uint64_t, cookie),
 	LTTNG_UST_TP_FIELDS(

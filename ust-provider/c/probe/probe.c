@@ -46,7 +46,7 @@ static const char *non_null(const char *text)
 
 static void begin(const struct blkkin_begin *b)
 {
-	EMIT(blkkin, begin, b->trace_hi, b->trace_lo, b->span, b->parent, b->kind, b->on, b->kept_per_million,
+	EMIT(blkkin, begin, b->trace_hi, b->trace_lo, b->span, b->parent, b->kind, b->on, b->sampled_per_million,
 	    non_null(b->name), non_null(b->service));
 }
 
@@ -95,10 +95,10 @@ static void number(uint64_t span, const char *key, int64_t val)
 	EMIT(blkkin, number, span, non_null(key), val);
 }
 
-static void meeting(uint64_t span, uint8_t side, uint8_t unique, const char *rule, const char *connection,
+static void rpc_endpoint(uint64_t span, uint8_t side, uint8_t unique, const char *rule, const char *connection,
 		    uint64_t cookie)
 {
-	EMIT(blkkin, meeting, span, side, unique, non_null(rule), non_null(connection), cookie);
+	EMIT(blkkin, rpc_endpoint, span, side, unique, non_null(rule), non_null(connection), cookie);
 }
 
 #define TRACE_FIELDS(w)														\
@@ -179,7 +179,7 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 		[BLKKIN_EVENT] = STATE(blkkin, event),
 		[BLKKIN_TEXT] = STATE(blkkin, text),
 		[BLKKIN_NUMBER] = STATE(blkkin, number),
-		[BLKKIN_MEETING] = STATE(blkkin, meeting),
+		[BLKKIN_RPC_ENDPOINT] = STATE(blkkin, rpc_endpoint),
 		[BLKKIN_TURN] = STATE(blkkin, turn),
 		[BLKKIN_UNSEEN_ENTER] = STATE(blkkin, unseen_enter),
 		[BLKKIN_UNSEEN_LEAVE] = STATE(blkkin, unseen_leave),
@@ -195,7 +195,7 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 	.event = event,
 	.text = text,
 	.number = number,
-	.meeting = meeting,
+	.rpc_endpoint = rpc_endpoint,
 	.turn = turn,
 	.unseen_enter = unseen_enter,
 	.unseen_leave = unseen_leave,

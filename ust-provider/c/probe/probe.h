@@ -22,7 +22,7 @@ enum blkkin_event {
 	BLKKIN_EVENT,
 	BLKKIN_TEXT,
 	BLKKIN_NUMBER,
-	BLKKIN_MEETING,
+	BLKKIN_RPC_ENDPOINT,
 	BLKKIN_ZIPKIN_TIMESTAMP,
 	BLKKIN_ZIPKIN_KEYVAL_STRING,
 	BLKKIN_ZIPKIN_KEYVAL_INTEGER,
@@ -38,7 +38,7 @@ struct blkkin_begin {
 	uint64_t trace_hi, trace_lo, span, parent;
 	uint8_t kind, on;
 	uint16_t padding;
-	uint32_t kept_per_million;
+	uint32_t sampled_per_million;
 	const char *name, *service;
 };
 
@@ -61,7 +61,7 @@ struct blkkin_probe {
 	void (*event)(uint64_t span, const char *name);
 	void (*text)(uint64_t span, const char *key, const char *val);
 	void (*number)(uint64_t span, const char *key, int64_t val);
-	void (*meeting)(uint64_t span, uint8_t side, uint8_t unique, const char *rule, const char *connection,
+	void (*rpc_endpoint)(uint64_t span, uint8_t side, uint8_t unique, const char *rule, const char *connection,
 			uint64_t cookie);
 	void (*turn)(uint64_t left, uint64_t span);
 	void (*unseen_enter)(uint64_t span);

@@ -86,7 +86,7 @@ int blkin_init_new_trace(struct blkin_trace *new_trace, const char *name, const 
 	if (!kept)
 		memset(&new_trace->info, 0, sizeof new_trace->info);
 	else if (kept < 1000000)
-		BLKIN_KEYVAL_INTEGER(new_trace, endpoint, "kept_per_million", kept)
+		BLKIN_KEYVAL_INTEGER(new_trace, endpoint, "sampled_per_million", kept)
 	return 0;
 }
 

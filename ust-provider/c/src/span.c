@@ -27,24 +27,24 @@ uint32_t blkkin_keep_root(const struct blkkin_probe *probe)
 }
 
 /* Assigns the ids, and returns whether the span is recorded. */
-static bool assign_ids(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t kept_per_million)
+static bool assign_ids(const struct blkkin_probe *probe, struct blkkin_span *span, uint32_t sampled_per_million)
 {
 	struct blkkin_context parent = blkkin_context_of(span);
 
 	if (!parent.span || (!parent.trace_hi && !parent.trace_lo)) {
-		kept_per_million = blkkin_keep_root(probe);
+		sampled_per_million = blkkin_keep_root(probe);
 		/* The trace id is the root's span id. */
 		span->context.span = blkkin_fresh_id();
 		span->context =
-			(struct blkkin_context) { 0, span->context.span, span->context.span, 0, kept_per_million != 0 };
-	} else if (parent.sampled && kept_per_million) {
+			(struct blkkin_context) { 0, span->context.span, span->context.span, 0, sampled_per_million != 0 };
+	} else if (parent.sampled && sampled_per_million) {
 		span->context.span = blkkin_fresh_id();
 		span->context.parent = parent.span;
 	} else {
 		return false;
 	}
-	span->kept_per_million = kept_per_million ? kept_per_million : BLKKIN_PROPAGATES;
-	return kept_per_million != 0;
+	span->sampled_per_million = sampled_per_million ? sampled_per_million : BLKKIN_PROPAGATES;
+	return sampled_per_million != 0;
 }
 
 static void emit_begin(const struct blkkin_probe *probe, const struct blkkin_span *span, enum blkkin_kind kind,
@@ -61,7 +61,7 @@ static void emit_begin(const struct blkkin_probe *probe, const struct blkkin_spa
 	/* A session without enter events could not detect that the thread enters another span. */
 	if (scope == BLKKIN_SCOPED && blkkin_ust_publishes && !*probe->state[BLKKIN_ENTER])
 		begin.on = 2;
-	begin.kept_per_million = span->kept_per_million;
+	begin.sampled_per_million = span->sampled_per_million;
 	begin.name = name;
 	begin.service = span->service;
 	probe->begin(&begin);
@@ -69,15 +69,15 @@ static void emit_begin(const struct blkkin_probe *probe, const struct blkkin_spa
 
 /*
  * Begins a span that is not yet recorded and has the context of its parent. Without a context it
- * becomes a root, which sampling may drop. `kept_per_million` is the sampling ratio of the parent's
+ * becomes a root, which sampling may drop. `sampled_per_million` is the sampling ratio of the parent's
  * root, or 0 if the parent is not recorded.
  */
-void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum blkkin_kind kind, const char *name,
+void blkkin_ust_begin(struct blkkin_span *span, uint32_t sampled_per_million, enum blkkin_kind kind, const char *name,
 		      enum blkkin_scope scope)
 {
 	const struct blkkin_probe *probe = current_probe();
 
-	if (probe && assign_ids(probe, span, kept_per_million))
+	if (probe && assign_ids(probe, span, sampled_per_million))
 		emit_begin(probe, span, kind, name, scope);
 }
 
@@ -147,5 +147,5 @@ void blkkin_ust_rpc_endpoint(uint64_t span, enum blkkin_rpc_side side, bool uniq
 	const struct blkkin_probe *probe = current_probe();
 
 	if (probe)
-		probe->meeting(span, (uint8_t) side, unique, rule, connection, cookie);
+		probe->rpc_endpoint(span, (uint8_t) side, unique, rule, connection, cookie);
 }

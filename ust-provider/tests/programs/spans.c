@@ -21,7 +21,7 @@ static void expect_begin(const struct blkkin_span *span, int kind, int on, const
 	const struct blkkin_context context = blkkin_context_of(span), *c = &context;
 
 	printf("blkkin:begin { trace_hi = %" PRIu64 ", trace_lo = %" PRIu64 ", span = %" PRIu64 ", parent = %" PRIu64
-	       ", kind = %d, on = %d, kept_per_million = 1000000, name = \"%s\", service = \"%s\" }\n",
+	       ", kind = %d, on = %d, sampled_per_million = 1000000, name = \"%s\", service = \"%s\" }\n",
 	       c->trace_hi, c->trace_lo, c->span, c->parent, kind, on, name, service);
 }
 
@@ -71,7 +71,7 @@ int main(void)
 	blkkin_leave(&child);
 	printf("blkkin:leave { span = %" PRIu64 " }\n", child.context.span);
 	blkkin_rpc_endpoint(&root, BLKKIN_RPC_SERVER, "nbd", "unix:1-unix:2", UINT64_MAX, true);
-	printf("blkkin:meeting { span = %" PRIu64 ", side = 1, unique = 1, rule = \"nbd\", connection = \"unix:1-unix:2\", "
+	printf("blkkin:rpc_endpoint { span = %" PRIu64 ", side = 1, unique = 1, rule = \"nbd\", connection = \"unix:1-unix:2\", "
 	       "cookie = 18446744073709551615 }\n",
 	       root.context.span);
 	blkkin_fail(&child, 5);

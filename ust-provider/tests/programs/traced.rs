@@ -53,7 +53,7 @@ fn spans() {
         println!("blkkin:number {{ span = {}, key = \"bytes\", val = -4096 }}", scoped.context().span);
         scoped.rpc_endpoint(RpcSide::Client, c"nbd", c"a-b", 7, false);
         println!(
-            "blkkin:meeting {{ span = {}, side = 0, unique = 0, rule = \"nbd\", connection = \"a-b\", cookie = 7 }}",
+            "blkkin:rpc_endpoint {{ span = {}, side = 0, unique = 0, rule = \"nbd\", connection = \"a-b\", cookie = 7 }}",
             scoped.context().span
         );
         scoped.set_error(5);
@@ -96,7 +96,7 @@ fn begin(span: &Span, kind: u8, on: u8, name: &str) {
     let context = span.context();
     println!(
         "blkkin:begin {{ trace_hi = {}, trace_lo = {}, span = {}, parent = {}, kind = {kind}, on = {on}, \
-         kept_per_million = 1000000, name = \"{name}\", service = \"example\" }}",
+         sampled_per_million = 1000000, name = \"{name}\", service = \"example\" }}",
         context.trace_hi, context.trace_lo, context.span, context.parent
     );
 }

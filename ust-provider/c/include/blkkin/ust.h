@@ -56,12 +56,12 @@ struct blkkin_span {
 	 * Sampling ratio of the root; 0: not recorded; BLKKIN_PROPAGATES: not recorded, with a
 	 * context to propagate.
 	 */
-	uint32_t kept_per_million;
+	uint32_t sampled_per_million;
 	int32_t status;
 	const char *service;
 	/* Key of the thread context that is published from begin to end; 0 for none. */
 	uint64_t scope_key;
-	/* Written unless kept_per_million is 0. */
+	/* Written unless sampled_per_million is 0. */
 	struct blkkin_context context;
 };
 
@@ -195,7 +195,7 @@ void blkkin_ust_publish(uint64_t key, const struct blkkin_context *context);
 void blkkin_ust_unpublish(uint64_t key);
 uint64_t blkkin_ust_publish_scoped(const struct blkkin_span *span);
 void blkkin_ust_set_thread_attributes(uint64_t key, const struct blkkin_thread_attributes *attributes);
-void blkkin_ust_begin(struct blkkin_span *span, uint32_t kept_per_million, enum blkkin_kind kind, const char *name,
+void blkkin_ust_begin(struct blkkin_span *span, uint32_t sampled_per_million, enum blkkin_kind kind, const char *name,
 		      enum blkkin_scope scope);
 void blkkin_ust_end(const struct blkkin_span *span);
 /* Leaves one span and enters another; 0 is none. */
@@ -215,7 +215,7 @@ static inline bool blkkin_ust_on(unsigned event)
 
 static inline void blkkin_ust_unrecorded(struct blkkin_span *span, const char *service)
 {
-	span->kept_per_million = 0;
+	span->sampled_per_million = 0;
 	span->status = 0;
 	span->service = service;
 	span->scope_key = 0;
@@ -225,7 +225,7 @@ static inline void blkkin_ust_unrecorded(struct blkkin_span *span, const char *s
 static inline void blkkin_ust_unrecorded_with_context(struct blkkin_span *span, const struct blkkin_context *context, const char *service)
 {
 	blkkin_ust_unrecorded(span, service);
-	span->kept_per_million = BLKKIN_PROPAGATES;
+	span->sampled_per_million = BLKKIN_PROPAGATES;
 	span->context = *context;
 }
 
@@ -241,7 +241,7 @@ static inline bool blkkin_enabled(void)
  */
 static inline bool blkkin_is_recording(const struct blkkin_span *span)
 {
-	return __builtin_expect(span->kept_per_million - 1 < 1000000, 0);
+	return __builtin_expect(span->sampled_per_million - 1 < 1000000, 0);
 }
 
 /*
@@ -250,11 +250,11 @@ static inline bool blkkin_is_recording(const struct blkkin_span *span)
  */
 static inline uint32_t blkkin_ust_unrecorded_child(struct blkkin_span *span, const struct blkkin_span *parent)
 {
-	uint32_t kept = blkkin_is_recording(parent) ? parent->kept_per_million : 0;
+	uint32_t kept = blkkin_is_recording(parent) ? parent->sampled_per_million : 0;
 
 	blkkin_ust_unrecorded(span, parent->service);
-	if (parent->kept_per_million) {
-		span->kept_per_million = BLKKIN_PROPAGATES;
+	if (parent->sampled_per_million) {
+		span->sampled_per_million = BLKKIN_PROPAGATES;
 		span->context = parent->context;
 	}
 	return kept;
@@ -268,7 +268,7 @@ static inline struct blkkin_context blkkin_context_of(const struct blkkin_span *
 {
 	const struct blkkin_context none = { 0, 0, 0, 0, false };
 
-	return span->kept_per_million ? span->context : none;
+	return span->sampled_per_million ? span->context : none;
 }
 
 /*
@@ -279,13 +279,13 @@ static inline bool blkkin_ust_needs_publishing(const struct blkkin_span *span)
 {
 	unsigned char publishes = __atomic_load_n(&blkkin_ust_publishes, __ATOMIC_RELAXED);
 
-	return __builtin_expect(publishes != 0, 0) && (publishes == 2 || span->kept_per_million);
+	return __builtin_expect(publishes != 0, 0) && (publishes == 2 || span->sampled_per_million);
 }
 
 /* Returns the key by which a span is entered and left. A span without an id uses its address. */
 static inline uint64_t blkkin_ust_key(const struct blkkin_span *span)
 {
-	return span->kept_per_million ? span->context.span : (uint64_t) (uintptr_t) span;
+	return span->sampled_per_million ? span->context.span : (uint64_t) (uintptr_t) span;
 }
 
 static inline void blkkin_ust_begin_scope(struct blkkin_span *span, enum blkkin_scope scope)
@@ -343,15 +343,15 @@ static inline void blkkin_end(struct blkkin_span *span)
 	if (blkkin_is_recording(span))
 		blkkin_ust_end(span);
 	/* The context stays readable until the span begins again. */
-	if (span->kept_per_million)
-		span->kept_per_million = BLKKIN_PROPAGATES;
+	if (span->sampled_per_million)
+		span->sampled_per_million = BLKKIN_PROPAGATES;
 }
 
 /* Makes the span the current one of this thread. */
 static inline void blkkin_enter(const struct blkkin_span *span)
 {
 	if (blkkin_ust_needs_publishing(span))
-		blkkin_ust_publish(blkkin_ust_key(span), span->kept_per_million ? &span->context : NULL);
+		blkkin_ust_publish(blkkin_ust_key(span), span->sampled_per_million ? &span->context : NULL);
 	if (blkkin_is_recording(span))
 		blkkin_ust_turn(0, span->context.span);
 }
@@ -451,7 +451,7 @@ static inline void blkkin_sequence_enter(struct blkkin_sequence *sequence, const
 	sequence->published = blkkin_ust_needs_publishing(span);
 	if (sequence->published) {
 		sequence->key = blkkin_ust_key(span);
-		blkkin_ust_publish(sequence->key, span->kept_per_million ? &span->context : NULL);
+		blkkin_ust_publish(sequence->key, span->sampled_per_million ? &span->context : NULL);
 	}
 	blkkin_ust_sequence_switch(sequence, blkkin_is_recording(span) ? span->context.span : 0);
 }

@@ -8,20 +8,20 @@ pub(crate) const GENERATION_MAX: usize = 1 << 16;
 
 /// Map of two generations. When the younger is full, the older is evicted.
 #[derive(Debug)]
-pub(crate) struct GenerationalCache<K, V> {
+pub(crate) struct BoundedMap<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
     /// Number of evicted entries.
     pub(crate) evicted: u64,
 }
 
-impl<K: Hash + Eq, V> Default for GenerationalCache<K, V> {
+impl<K: Hash + Eq, V> Default for BoundedMap<K, V> {
     fn default() -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), evicted: 0 }
     }
 }
 
-impl<K: Hash + Eq, V: Copy> GenerationalCache<K, V> {
+impl<K: Hash + Eq, V: Copy> BoundedMap<K, V> {
     pub(crate) fn insert(&mut self, key: K, value: V) {
         if self.young.len() >= GENERATION_MAX {
             self.evicted += self.old.len() as u64;
