@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use blkkin_bus::kafka::Settings;
+use blkkin_guest_boot::UnpackedKernel;
 use blkkin_wire::ids::{NodeId, SpanId};
 use blkkin_wire::span::Span;
 
@@ -133,7 +134,7 @@ fn cache_mode(mode: &str) -> &str {
 }
 
 /// Starts a guest with three disks of this mode, and the shared one if there is an image for it.
-fn start(folder: &Path, binary: &Path, kernel: &Path, guest: usize, mode: &str) -> Guest {
+fn start(folder: &Path, binary: &Path, kernel: &UnpackedKernel, guest: usize, mode: &str) -> Guest {
     let name = GUESTS[guest];
     let port = folder.join(format!("guests/{name}.sock"));
     let shared = folder.join(SHARED);
@@ -266,7 +267,7 @@ fn refused(counts: &str) -> u64 {
 
 /// Runs the workload with images of this mode. Returns also the number of records that the host lost, and of
 /// endpoints that the aggregator refused.
-fn run(kernel: &Path, binary: &Path, mode: &str) -> Result<(Outcome, u64, u64), String> {
+fn run(kernel: &UnpackedKernel, binary: &Path, mode: &str) -> Result<(Outcome, u64, u64), String> {
     let broker = Broker::start()?;
     let folder = tempfile::tempdir().unwrap();
     let guests = folder.path().join("guests");

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use blkkin_guest_boot::UnpackedKernel;
 use serde_json::Value;
 
 use crate::broker::child::KillOnDrop;
@@ -48,7 +49,7 @@ poweroff -f
 
 /// A guest with one disk, and what `blkkin trace` reports of it.
 struct Scenario<'a> {
-    kernel: &'a Path,
+    kernel: &'a UnpackedKernel,
     binary: &'a Path,
     /// Value of QEMU's `-drive`, without `if` and `id`.
     drive: &'a str,
@@ -68,7 +69,7 @@ struct Outcome {
 
 impl<'a> Scenario<'a> {
     /// Returns one in this network namespace, with the summary as report.
-    fn new(kernel: &'a Path, binary: &'a Path, drive: &'a str) -> Self {
+    fn new(kernel: &'a UnpackedKernel, binary: &'a Path, drive: &'a str) -> Self {
         Scenario { kernel, binary, drive, command: &tool, options: &[], is_traced_before: false }
     }
 

@@ -2,11 +2,11 @@
 //! standard error.
 
 use std::fmt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+pub(crate) use blkkin_guest_boot::programs::which;
 
 /// Maximum number of lines of a failed command's standard error that the error repeats.
 const ERROR_LINES_MAX: usize = 12;
@@ -36,17 +36,6 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
     capture(command).map(drop)
 }
 
-/// Finds the path of a program like a shell. Searches the sbin folders too, because a user's PATH
-/// often lacks them.
-pub(crate) fn which(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let administration = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path)
-        .chain(administration)
-        .map(|folder| folder.join(program))
-        .find(|file| is_executable(file))
-}
-
 /// Returns whether this process is root: `/proc/self` belongs to the effective user.
 pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|owner| owner.uid() == 0)
@@ -74,10 +63,6 @@ impl fmt::Display for CommandLine<'_> {
         write!(f, "{}", self.0.get_program().display())?;
         self.0.get_args().try_for_each(|argument| write!(f, " {}", argument.display()))
     }
-}
-
-fn is_executable(file: &Path) -> bool {
-    std::fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 fn last_lines(text: &str) -> String {
@@ -119,12 +104,6 @@ mod tests {
             capture(Command::new("sh").args(["-c", "echo no such disk >&2; exit 3"])).expect_err("exit 3");
         let text = error.to_string();
         assert!(text.contains("sh -c") && text.contains("3") && text.ends_with("no such disk"), "{text}");
-    }
-
-    #[test]
-    fn which_finds_sh_and_no_unknown_program() {
-        assert!(which("sh").is_some());
-        assert!(which("blkkin-no-such-program").is_none());
     }
 
     #[test]

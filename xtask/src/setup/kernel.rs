@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use blkkin_guest_boot::UnpackedKernel;
 
 use super::apt::Apt;
 use crate::shell;
@@ -33,13 +34,6 @@ pub(crate) fn missing(workspace: &Workspace) -> Vec<&'static Kernel> {
     wanted.filter(|kernel| kernel.unpacked(workspace).is_none()).collect()
 }
 
-/// Bootable kernel and its modules.
-pub(crate) struct UnpackedKernel {
-    pub(crate) image: PathBuf,
-    /// Folder of the unpacked files.
-    pub(crate) folder: PathBuf,
-}
-
 impl Kernel {
     pub(crate) const LINUX_6_12: Kernel = Kernel { version: &[6, 12], suite: "trixie" };
     pub(crate) const LINUX_6_1: Kernel = Kernel { version: &[6, 1], suite: "bookworm" };
@@ -51,9 +45,7 @@ impl Kernel {
     }
 
     pub(crate) fn unpacked(&self, workspace: &Workspace) -> Option<UnpackedKernel> {
-        let folder = self.folder(workspace);
-        let image = folder.join("vmlinuz");
-        image.is_file().then_some(UnpackedKernel { image, folder })
+        UnpackedKernel::find(self.folder(workspace))
     }
 
     /// Formats a line of the plan.

@@ -31,7 +31,7 @@ use crate::workspace::Workspace;
 pub(crate) use crate::packages::Purpose;
 pub(crate) use java::java_jars;
 pub(crate) use kafka::broker_jars;
-pub(crate) use kernel::{Kernel, UnpackedKernel};
+pub(crate) use kernel::Kernel;
 pub(crate) use otelcol::collector;
 pub(crate) use prometheus::prometheus;
 pub(crate) use schemas::schemas;

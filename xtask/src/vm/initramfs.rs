@@ -7,10 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::archive::Archive;
+use blkkin_guest_boot::programs::{self as machine_programs, libraries_of, stripped};
+use blkkin_guest_boot::{Archive, UnpackedKernel};
+
 use super::guest::TestRun;
-use super::modules::MODULES;
-use crate::setup::UnpackedKernel;
 use crate::shell;
 use crate::test::TestProgram;
 
@@ -51,6 +51,35 @@ const TOOLS: &[&str] = &[
     "blkparse",
     "busybox",
 ];
+/// Modules of a guest of the tests; their dependencies are added.
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_blk",
+    "loop",
+    "null_blk",
+    "dm-mod",
+    "crypto_null",
+    "ecb",
+    "dm-crypt",
+    "dm-delay",
+    "dm-flakey",
+    "raid1",
+    "raid0",
+    "raid10",
+    "dm-thin-pool",
+    "sd_mod",
+    "sg",
+    "scsi_debug",
+    "nbd",
+    "ublk_drv",
+    "zonefs",
+    "xfs",
+    "btrfs",
+    "overlay",
+    "mq-deadline",
+    "bfq",
+    "kyber-iosched",
+];
 const FOLDERS: &[&str] = &["bin", "dev", "etc", "proc", "run", "sys", "tmp", "var/tmp"];
 
 /// Writes the archive of a guest.
@@ -66,13 +95,13 @@ pub(super) fn build(
     for (module, bytes) in kernel.modules(MODULES)? {
         archive.file(&format!("modules/{module}"), &bytes)?;
     }
-    add_tools(&mut archive, TOOLS)?;
+    machine_programs::add(&mut archive, TOOLS)?;
     let mut libraries = BTreeSet::new();
     let executables = work.iter().map(|one| one.executable.clone()).chain(binary(programs));
     for executable in executables.collect::<BTreeSet<_>>() {
         libraries.extend(libraries_of(&executable)?);
         let name = executable.to_str().context("the path is not UTF-8")?;
-        archive.file(name, &stripped(&executable, path)?)?;
+        archive.file(name, &stripped(&executable, &path.with_extension("stripped"))?)?;
     }
     if work.iter().any(|one| NEED_CONTEXT.iter().any(|name| one.name.starts_with(name))) {
         let maker = programs.iter().find(|program| program.name == CONTEXT.0);
@@ -87,16 +116,6 @@ pub(super) fn build(
     archive.copy("/etc/mke2fs.conf")?;
     archive.file("programs", list(work)?.as_bytes())?;
     archive.finish()
-}
-
-/// Adds programs of this machine with their libraries, in a folder of the shell's PATH.
-pub(crate) fn add_tools(archive: &mut Archive, tools: &[&str]) -> Result<()> {
-    for tool in tools {
-        let found = shell::which(tool).with_context(|| format!("{tool} is not installed"))?;
-        libraries_of(&found)?.iter().try_for_each(|library| archive.copy(library))?;
-        archive.file(&format!("bin/{tool}"), &std::fs::read(&found)?)?;
-    }
-    Ok(())
 }
 
 /// Tests that need compiled context programs.
@@ -139,19 +158,4 @@ fn list(work: &[TestRun]) -> Result<String> {
 fn binary(programs: &[TestProgram]) -> Option<PathBuf> {
     let test = programs.iter().find(|program| program.name.starts_with("blkkin/tests/"))?;
     Some(test.executable.parent()?.parent()?.join("blkkin"))
-}
-
-/// Reads the executable without debug information, which is a fifth of its size.
-fn stripped(executable: &Path, base: &Path) -> Result<Vec<u8>> {
-    let small = base.with_extension("stripped");
-    shell::run_quietly(Command::new("strip").arg("-o").arg(&small).arg(executable))?;
-    std::fs::read(&small).with_context(|| format!("cannot read {}", small.display()))
-}
-
-/// Lists the libraries that the dynamic linker loads; empty for a static program.
-fn libraries_of(program: &Path) -> Result<Vec<String>> {
-    let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let paths = text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-    Ok(paths.map(str::to_owned).collect())
 }

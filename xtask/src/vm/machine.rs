@@ -1,17 +1,15 @@
 //! Boots a guest in QEMU and reads its output until it ends.
-//!
-//! KVM is not used: not every machine has it, and nested KVM may not run these kernels. An emulated
-//! kernel reaches user space after 6 s. A tracer starts in 10 s, of which the verifier takes 6.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use anyhow::{Context, Result};
+use blkkin_guest_boot::UnpackedKernel;
+use blkkin_guest_boot::qemu::Boot;
 
 use super::guest::Guest;
 use super::protocol::{ProgramResult, Reader};
-use crate::setup::UnpackedKernel;
 use crate::shell;
 use crate::test::{TestStats, each_line};
 
@@ -72,7 +70,7 @@ pub(super) fn boot(
 fn qemu(
     guest: &Guest,
     kernel: &UnpackedKernel,
-    archive: &Path,
+    initramfs: &Path,
     console: &Path,
     disks: &[PathBuf],
 ) -> Result<Command> {
@@ -80,28 +78,12 @@ fn qemu(
     let mut command = Command::new("timeout");
     // In the foreground, so that Ctrl-C reaches it too.
     command.args(["--foreground", "--kill-after=10", &GUEST_SECONDS_MAX.to_string()]).arg(program);
-    command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
-    // One thread for both CPUs. With two threads, one CPU may execute an instruction that the other
-    // has already replaced; a kernel that patches itself (to enable a tracepoint) then fails at its
-    // own breakpoint.
-    // Without rdrand the first program that needs random bytes waits 2 s for them.
-    command.args([
-        "-accel",
-        "tcg,thread=single",
-        "-cpu",
-        "qemu64,+rdrand",
-        "-smp",
-        "2",
-        "-m",
-        &MEMORY_MIB.to_string(),
-    ]);
-    command.args(["-serial", &format!("file:{}", console.display()), "-serial", "stdio"]);
+    let parameters = format!("loglevel=5 {}", guest.command_line);
+    let boot = Boot { kernel, initramfs, console, cpus: 2, memory_mib: MEMORY_MIB, parameters: &parameters };
+    command.args(boot.arguments()).args(["-serial", "stdio"]);
     for disk in disks {
         command.args(["-drive", &format!("file={},if=virtio,format=raw,cache=unsafe", disk.display())]);
     }
-    command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(archive);
-    // A panic restarts the machine at once, and -no-reboot turns the restart into an exit.
-    command.args(["-append", &format!("console=ttyS0 loglevel=5 panic=-1 {}", guest.command_line)]);
     Ok(command)
 }
 

@@ -2,10 +2,10 @@
 //!
 //! *In*: the test programs that cargo built, and a kernel package. *Out*: the test results, counted
 //! like those of the host. Modules in order of use: [`guest`] lists the guests, [`suites`] the
-//! tests of each and [`disk`] their disks. [`crate::setup`] fetches and unpacks the kernels;
-//! [`modules`] selects their modules. [`initramfs`] packs modules, tests, tools and libraries into
-//! one [`archive`], which `init.sh` runs. [`machine`] boots it, and [`protocol`] parses its second
-//! serial line.
+//! tests of each and [`disk`] their disks. [`crate::setup`] fetches and unpacks the kernels.
+//! [`initramfs`] packs modules, tests, tools and libraries into one archive, which `init.sh` runs.
+//! [`machine`] boots it, and [`protocol`] parses its second serial line. [`blkkin_guest_boot`] has
+//! what the guests of the demo and of the tests share with these.
 //!
 //! *Invariant*: a guest that does not report `done` has failed, whatever its tests reported, and
 //! its console is shown. No kernel is installed and no root is needed; all files are below
@@ -14,12 +14,10 @@
 //! *Rejected*: a separate static build. The guest runs the same file that was tested on the host,
 //! with its libraries. A second build would cost a minute and be another program.
 
-mod archive;
 mod disk;
 mod guest;
 mod initramfs;
 mod machine;
-mod modules;
 mod protocol;
 mod suites;
 
@@ -34,9 +32,7 @@ use crate::test::{Report, TestProgram, TestStats, build};
 use crate::timing::Timings;
 use crate::workspace::Workspace;
 
-pub(crate) use archive::Archive;
 use guest::{Depth, GUESTS, Guest};
-pub(crate) use initramfs::add_tools;
 use machine::Outcome;
 
 /// Number of guests that run at the same time. Each uses one CPU and 2 GiB.

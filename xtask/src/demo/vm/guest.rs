@@ -2,23 +2,30 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use blkkin_guest_boot::UnpackedKernel;
+use blkkin_guest_boot::agent::{self, AgentGuest};
 
 use crate::interrupt;
 use crate::servers::Process;
-use crate::setup::UnpackedKernel;
 use crate::shell;
-use crate::vm::{Archive, add_tools};
 
-const INIT: &str = include_str!("init.sh");
-/// Drivers that this kernel has as modules.
-const MODULES: &[&str] = &["virtio_blk"];
-const FOLDERS: &[&str] = &["bin", "data", "dev", "etc", "modules", "proc", "run", "sys", "tmp"];
+/// Script of the guest after its agent can start; WORKLOAD is replaced.
+const SCRIPT: &str = r#"
+mkdir /data
+mount -t ext4 /dev/vda /data
+start_agent --device vda
+echo "guest: ready"
+read -r _ <&3
+WORKLOAD
+umount /data
+end_agent
+poweroff -f
+"#;
 const IMAGE_BYTES: u64 = 48 << 20;
 /// Files of the web server, and their size: each is read once.
 const PAGES: usize = 40;
@@ -45,7 +52,7 @@ pub(super) const KINDS: [Kind; 2] = [
         machine_id: 0xdb01,
         workload: r#"{
             echo "PRAGMA synchronous = FULL; CREATE TABLE orders (item, note);"
-            for n in $($b seq 60); do echo "INSERT INTO orders VALUES ($n, zeroblob(2000));"; done
+            for n in $(seq 60); do echo "INSERT INTO orders VALUES ($n, zeroblob(2000));"; done
         } | sqlite3 /data/orders.db"#,
     },
     Kind {
@@ -58,19 +65,12 @@ pub(super) const KINDS: [Kind; 2] = [
     },
 ];
 
-impl Kind {
-    /// Formats the machine id, as the tag `host.id` has it.
-    pub(super) fn machine_id(&self) -> String {
-        format!("{:032x}", self.machine_id)
-    }
-}
-
 /// Running virtual machine.
 pub(super) struct Guest {
     pub(super) kind: &'static Kind,
     process: Process,
-    console: PathBuf,
-    control: PathBuf,
+    /// Files of the guest.
+    folder: PathBuf,
 }
 
 impl Guest {
@@ -85,31 +85,25 @@ impl Guest {
         fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
         let image = disk.join(format!("{}.img", kind.name));
         make_image(&image, &own.join("files"))?;
-        let initramfs = own.join("initramfs");
-        pack(&initramfs, kind, blkkin, kernel)?;
-        let [console, control] = ["console", "control"].map(|name| own.join(name));
+        let uuid = format!("00000000-0000-0000-0000-{:012x}", kind.machine_id);
+        let guest = AgentGuest {
+            name: kind.name,
+            uuid: &uuid,
+            machine_id: kind.machine_id,
+            script: &SCRIPT.replace("WORKLOAD", kind.workload),
+            programs: &[kind.program],
+            cpus: 1,
+            memory_mib: 512,
+        };
+        guest.pack(&own, kernel, blkkin)?;
+        let port = ports.join(format!("{}.sock", kind.name));
         let mut qemu = Command::new("qemu-system-x86_64");
-        qemu.args(["-nodefaults", "-no-reboot", "-display", "none", "-name", kind.name]);
-        qemu.args(["-uuid", &format!("00000000-0000-0000-0000-{:012x}", kind.machine_id)]);
-        // Without rdrand the kernel waits for random numbers.
-        qemu.args(["-accel", "tcg,thread=single", "-cpu", "qemu64,+rdrand", "-smp", "1", "-m", "512"]);
-        qemu.arg("-serial").arg(format!("file:{}", console.display()));
-        qemu.arg("-serial").arg(format!("unix:{},server=on,wait=off", control.display()));
+        qemu.args(guest.arguments(&own, kernel, &format!("path={}", port.display())));
         let drive = "if=none,id=disk,format=raw,cache=none,aio=threads";
         qemu.arg("-drive").arg(format!("file={},{drive}", image.display()));
         qemu.args(["-device", &format!("virtio-blk-pci,drive=disk,serial={}", kind.name)]);
-        let port = ports.join(format!("{}.sock", kind.name));
-        qemu.arg("-chardev").arg(format!("socket,id=port,path={},server=on,wait=off", port.display()));
-        qemu.args([
-            "-device",
-            "virtio-serial-pci",
-            "-device",
-            "virtserialport,chardev=port,name=org.blkkin.0",
-        ]);
-        qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
-        qemu.args(["-append", "console=ttyS0 loglevel=4 panic=-1"]);
         let process = Process::start(&format!("qemu-{}", kind.name), &qemu, folder)?;
-        Ok(Self { kind, process, console, control })
+        Ok(Self { kind, process, folder: own })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -122,31 +116,30 @@ impl Guest {
 
     /// Waits until its agent traces.
     pub(super) fn wait_until_ready(&mut self) -> Result<()> {
-        let console = self.console.clone();
-        let ready = || read(&console).contains("guest: ready");
+        let console = agent::console(&self.folder);
+        let ready = || agent::console_line(&read(&console), "ready").is_some();
         self.process
             .wait_until("its agent traces", ready)
-            .with_context(|| format!("the console: {}", read(&self.console)))
+            .with_context(|| format!("the console: {}", read(&console)))
     }
 
     pub(super) fn start_workload(&self) -> Result<()> {
-        let mut control = UnixStream::connect(&self.control)
-            .with_context(|| format!("cannot connect to {}", self.control.display()))?;
+        let mut control = agent::connect_control(&self.folder, Duration::ZERO)?;
         control.write_all(b"go\n").context("cannot write to the guest")
     }
 
     /// Waits until the workload, the agent and the guest have ended; returns the agent's summary.
     pub(super) fn wait_for_end(&mut self) -> Result<String> {
-        let start = Instant::now();
+        let (start, console) = (Instant::now(), agent::console(&self.folder));
         while self.process.is_up() {
             interrupt::check()?;
             if start.elapsed() > WORKLOAD_TIMEOUT {
-                bail!("{} did not end within {WORKLOAD_TIMEOUT:?}: {}", self.kind.name, read(&self.console));
+                bail!("{} did not end within {WORKLOAD_TIMEOUT:?}: {}", self.kind.name, read(&console));
             }
             std::thread::sleep(POLL_INTERVAL);
         }
-        let console = read(&self.console);
-        match console.split_once("guest: its agent ended with 0") {
+        let console = read(&console);
+        match console.split_once("guest: the agent ended with 0") {
             Some((_, summary)) => Ok(summary.to_owned()),
             None => bail!("the agent of {} failed: {console}", self.kind.name),
         }
@@ -173,19 +166,4 @@ fn make_image(image: &Path, files: &Path) -> Result<()> {
     shell::run_quietly(
         Command::new(program).args(["-q", "-F", "-b", "4096", "-E", tables, "-d"]).arg(files).arg(image),
     )
-}
-
-/// Makes the initramfs.
-fn pack(path: &Path, kind: &Kind, blkkin: &Path, kernel: &UnpackedKernel) -> Result<()> {
-    let mut archive = Archive::create(path)?;
-    FOLDERS.iter().try_for_each(|folder| archive.folder(folder))?;
-    archive.file("init", INIT.replace("WORKLOAD\n", &format!("{}\n", kind.workload)).as_bytes())?;
-    archive.file("etc/machine-id", format!("{}\n", kind.machine_id()).as_bytes())?;
-    for (module, bytes) in kernel.modules(MODULES)? {
-        archive.file(&format!("modules/{module}"), &bytes)?;
-    }
-    let bytes = fs::read(blkkin).with_context(|| format!("cannot read {}", blkkin.display()))?;
-    archive.file("bin/blkkin", &bytes)?;
-    add_tools(&mut archive, &["busybox", kind.program])?;
-    archive.finish()
 }

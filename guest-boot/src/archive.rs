@@ -13,11 +13,13 @@ use anyhow::{Context, Result};
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
+const LINK: u32 = 0o120_777;
 /// Name of the last entry.
 const TRAILER: &str = "TRAILER!!!";
 
 /// Archive under construction.
-pub(crate) struct Archive {
+#[derive(Debug)]
+pub struct Archive {
     file: BufWriter<File>,
     inodes: u32,
     /// Paths of the entries written so far.
@@ -25,13 +27,14 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    pub(crate) fn create(path: &Path) -> Result<Self> {
+    /// Creates the file of an archive.
+    pub fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self { file: BufWriter::new(file), inodes: 0, paths: BTreeSet::new() })
     }
 
     /// Adds a folder and its parents.
-    pub(crate) fn folder(&mut self, path: &str) -> Result<()> {
+    pub fn folder(&mut self, path: &str) -> Result<()> {
         let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
         for end in 1..=names.len() {
             let above = names[..end].join("/");
@@ -43,7 +46,7 @@ impl Archive {
     }
 
     /// Adds an executable file, unless its path exists in the archive.
-    pub(crate) fn file(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
+    pub fn file(&mut self, path: &str, bytes: &[u8]) -> Result<()> {
         let path = path.trim_start_matches('/');
         if let Some((folder, _)) = path.rsplit_once('/') {
             self.folder(folder)?;
@@ -54,13 +57,22 @@ impl Archive {
         Ok(())
     }
 
+    /// Adds a symbolic link, unless its path exists in the archive.
+    pub fn link(&mut self, path: &str, target: &str) -> Result<()> {
+        match self.paths.insert(path.to_owned()) {
+            true => self.entry(path, LINK, target.as_bytes()).context("cannot write the archive"),
+            false => Ok(()),
+        }
+    }
+
     /// Adds a file of this machine at its own path.
-    pub(crate) fn copy(&mut self, path: &str) -> Result<()> {
+    pub fn copy(&mut self, path: &str) -> Result<()> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {path}"))?;
         self.file(path, &bytes)
     }
 
-    pub(crate) fn finish(mut self) -> Result<()> {
+    /// Writes the end of the archive.
+    pub fn finish(mut self) -> Result<()> {
         self.entry(TRAILER, 0, b"").and_then(|()| self.file.flush()).context("cannot write the archive")
     }
 

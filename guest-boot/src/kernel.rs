@@ -1,46 +1,32 @@
-//! Kernel modules of a guest: selection, decompression, and load order.
+//! Kernel of a guest, and its modules: decompression and load order.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::setup::UnpackedKernel;
+use crate::programs;
 
-/// Modules of a guest of the tests; their dependencies are added. A module that is built in or missing in a
-/// kernel is omitted.
-pub(super) const MODULES: &[&str] = &[
-    "virtio_pci",
-    "virtio_blk",
-    "loop",
-    "null_blk",
-    "dm-mod",
-    "crypto_null",
-    "ecb",
-    "dm-crypt",
-    "dm-delay",
-    "dm-flakey",
-    "raid1",
-    "raid0",
-    "raid10",
-    "dm-thin-pool",
-    "sd_mod",
-    "sg",
-    "scsi_debug",
-    "nbd",
-    "ublk_drv",
-    "zonefs",
-    "xfs",
-    "btrfs",
-    "overlay",
-    "mq-deadline",
-    "bfq",
-    "kyber-iosched",
-];
+/// Bootable kernel and its modules.
+#[derive(Clone, Debug)]
+pub struct UnpackedKernel {
+    /// Kernel image.
+    pub image: PathBuf,
+    /// Folder with the unpacked files: `vmlinuz` and `modules/`.
+    pub folder: PathBuf,
+}
 
 impl UnpackedKernel {
+    /// Finds an unpacked kernel in a folder.
+    pub fn find(folder: PathBuf) -> Option<Self> {
+        let image = folder.join("vmlinuz");
+        image.is_file().then_some(Self { image, folder })
+    }
+
     /// Returns these modules and their dependencies in load order, decompressed. Their names sort in that order.
-    pub(crate) fn modules(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
+    /// A module that is built in or missing is omitted.
+    pub fn modules(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
         let mut found = Vec::new();
         names.iter().try_for_each(|name| self.add_with_dependencies(name, &mut found))?;
         let numbered = found.into_iter().enumerate();
@@ -70,12 +56,8 @@ impl UnpackedKernel {
         if !packed.is_file() {
             return Ok(None);
         }
-        let output = Command::new("busybox").args(["unxz", "-c"]).arg(&packed).output();
-        let output = output.context("cannot start busybox")?;
-        if !output.status.success() {
-            bail!("busybox cannot unpack {}", packed.display());
-        }
-        Ok(Some(output.stdout))
+        let bytes = programs::output(Command::new("busybox").args(["unxz", "-c"]).arg(&packed));
+        bytes.with_context(|| format!("cannot unpack {}", packed.display())).map(Some)
     }
 }
 
