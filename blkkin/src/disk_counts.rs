@@ -4,7 +4,7 @@
 //! between, for each disk that was there both times.
 //!
 //! *Invariant*: a count that decreased (the disk was replaced by another of the same number) is
-//! left out. A disk with `queue/iostats = 0` counts nothing, and has no row.
+//! dropped. A disk with `queue/iostats = 0` counts nothing, and has no row.
 //!
 //! *Rejected*: `/sys/block/*/stat`: one file per disk, read at different times.
 

@@ -2,7 +2,7 @@
 //!
 //! *In*: a folder that `blkkin agent --record` wrote, also by dumps of its flight recorder. *Out*: the report, and spans
 //! for destinations. *Invariant*: each trace is that which an aggregator makes of the same batches. An entry that is
-//! damaged ends its file, and one that does not decode is left out; both are counted and reported.
+//! damaged ends its file, and one that does not decode is dropped; both are counted and reported.
 //!
 //! A recording is read twice: first for its machine and its time, which the report's first line has.
 //!
@@ -146,9 +146,9 @@ impl Content {
             note(overwritten, "events were overwritten by the flight recorder before any dump had them"),
             note(
                 self.damaged,
-                "files of the recording end in a damaged entry; what follows in them is left out",
+                "files of the recording end in a damaged entry; what follows in them is dropped",
             ),
-            note(self.malformed, "entries of the recording do not decode and are left out"),
+            note(self.malformed, "entries of the recording do not decode and are dropped"),
         ];
         notes.into_iter().flatten().collect()
     }

@@ -186,7 +186,7 @@ fn a_refused_kind_is_reported_as_one_error_with_its_remedy() {
     for kind in refused {
         let args = ["run", "--attach", kind.name(), "--", "touch", marker.to_str().unwrap()];
         let run = common::run(&args);
-        run.assert_refused(125, "cannot trace", "leave out --attach");
+        run.assert_refused(125, "cannot trace", "omit --attach");
         assert!(run.stderr.contains(&format!("does not support {kind} for the probe")), "{run:?}");
         assert!(!marker.exists(), "the command ran untraced");
     }

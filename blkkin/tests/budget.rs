@@ -84,7 +84,7 @@ fn fewer_operations_are_recorded_and_each_has_its_ratio() {
     let batches = agent_recording::batches(&folder.path().join("recording"));
     let stats = &batches.last().unwrap().stats;
     let known = stats.calls.fired + stats.calls_filtered + stats.calls_unsampled;
-    println!("{reads} reads, one in {one_in} at the end; {} left out\n{output}", stats.calls_unsampled);
+    println!("{reads} reads, one in {one_in} at the end; {} dropped\n{output}", stats.calls_unsampled);
     // Some calls of the machine are open at the end.
     assert!(known <= stats.calls_entered && stats.calls_entered - known < 1_000, "{stats:#?}");
     assert!(stats.calls_unsampled > reads / 4, "{stats:#?}");

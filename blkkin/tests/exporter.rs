@@ -257,10 +257,10 @@ fn assert_metrics(exporter: &Service, destination: &str) {
     assert_eq!(count("spans_sent") - count("spans_resent"), 800.0, "each is sent the first time once");
     let records = ["fragments_received", "fragments_missing", "records_unreadable", "records_duplicate"];
     assert_eq!(records.map(count), [20.0, 1.0, 1.0, 0.0]);
-    let answer = |answer: &str| {
-        destination_metric(exporter, "requests_total", destination, &format!(",answer=\"{answer}\""))
+    let requests = |result: &str| {
+        destination_metric(exporter, "requests_total", destination, &format!(",result=\"{result}\""))
     };
-    assert!(answer("accepted") >= 1.0 && answer("refused") >= 1.0 && answer("none") == 0.0);
+    assert!(requests("accepted") >= 1.0 && requests("refused") >= 1.0 && requests("none") == 0.0);
     assert!(destination_metric(exporter, "delivery_seconds_count", destination, "") >= 1.0);
     let since = destination_metric(exporter, "last_acknowledgement_timestamp_seconds", destination, "");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();

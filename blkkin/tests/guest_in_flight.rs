@@ -41,7 +41,7 @@ fn a_device_that_is_removed() {
     let report = live.finish();
     assert_eq!(report["devices_lost"], json!([{ "device": "dm-0", "fate": "gone" }]), "{report:#}");
     assert_eq!(report["totals"]["bios"], WRITES, "{report:#}");
-    assert_eq!(report["losses"]["beside"]["in_flight"], 0, "{report:#}");
+    assert_eq!(report["losses"]["other_counts"]["in_flight"], 0, "{report:#}");
     assert_balanced(&report);
 }
 
@@ -59,7 +59,7 @@ fn a_device_that_is_suspended() {
     assert_is_write(bio, "bio", "dm-0");
     assert_eq!(bio["at_device_ns"], Value::Null, "{bio:#}");
     // The second one is the system call.
-    assert_eq!(report["losses"]["beside"]["in_flight"], 2, "{report:#}");
+    assert_eq!(report["losses"]["other_counts"]["in_flight"], 2, "{report:#}");
     assert_eq!((&report["totals"]["bios"], &report["totals"]["requests"]), (&json!(0), &json!(0)));
     assert_balanced(&report);
 }
@@ -76,7 +76,7 @@ fn a_device_that_is_silent() {
     assert_is_write(bio, "bio", &disk.name);
     assert_is_write(request, "request", &disk.name);
     assert!(request["at_device_ns"].as_u64().unwrap() >= AGE.as_nanos() as u64, "{request:#}");
-    assert_eq!(report["losses"]["beside"]["in_flight"], 3, "{report:#}");
+    assert_eq!(report["losses"]["other_counts"]["in_flight"], 3, "{report:#}");
     assert_eq!((&report["totals"]["bios"], &report["totals"]["requests"]), (&json!(0), &json!(0)));
     assert_balanced(&report);
 }

@@ -61,8 +61,8 @@ fn assert_share(kept: u64, all: u64) {
     assert!((kept as f64 - all * share).abs() <= 5.0 * deviation, "{kept} of {all}");
 }
 
-/// Asserts that each call is recorded, filtered or counted as left out, and that no recorded operation
-/// is one that the rule leaves out.
+/// Asserts that each call is recorded, filtered or counted as dropped, and that no recorded operation
+/// is one that the rule drops.
 fn assert_rule(recording: &Recording, disk: &Disk) {
     let stats = &recording.stats;
     let accounted_for = stats.calls.fired + stats.calls_filtered + stats.calls_unsampled;
@@ -81,7 +81,7 @@ fn assert_rule(recording: &Recording, disk: &Disk) {
     for io in recording.async_ios() {
         assert!(roots.contains(&io.root()) && is_kept(io.root().0), "{io:#?}");
     }
-    // Nothing of an operation that is left out: no bio without its root, and none as the kernel's own.
+    // Nothing of an operation that is dropped: no bio without its root, and none as the kernel's own.
     for bio in recording.bios().filter(|bio| bio.device == disk.device()) {
         assert!(roots.contains(&bio.root) && bio.submitter != Submitter::Kernel, "{bio:#?}");
     }
@@ -212,7 +212,7 @@ fn an_iocb_of_libaio_goes_with_its_call() {
 }
 
 /// A loop device with direct I/O: its worker, which is a task like others, reads the disk below. What it does for
-/// reads that are left out is left out too.
+/// reads that are dropped is dropped too.
 #[test]
 fn a_workers_part_of_an_operation_goes_with_it() {
     needs!("losetup", "mkfs.ext4");

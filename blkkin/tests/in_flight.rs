@@ -87,7 +87,7 @@ fn a_request_that_does_not_complete() {
     assert!(request["at_device_ns"].as_u64() <= request["age_ns"].as_u64(), "{request:#}");
     assert_eq!(stuck.len(), 2, "the request, its bio, and nothing else: {stuck:#?}");
     // The bio, the request and the system call; none of them ended.
-    assert_eq!(report["losses"]["beside"]["in_flight"], 3, "{report:#}");
+    assert_eq!(report["losses"]["other_counts"]["in_flight"], 3, "{report:#}");
     assert_eq!((&report["totals"]["requests"], &report["totals"]["bios"]), (&0.into(), &0.into()));
     assert_balanced(&report);
 }

@@ -54,7 +54,7 @@ fn returned(call: &SyscallEvent) -> i64 {
     }
 }
 
-/// Asserts that each call and submission is recorded, filtered or counted as left out, and that each bio and
+/// Asserts that each call and submission is recorded, filtered or counted as dropped, and that each bio and
 /// request that is recorded has its root.
 fn assert_conserved(recording: &Recording) {
     let stats = &recording.stats;
@@ -227,7 +227,7 @@ fn a_call_with_many_submissions_is_kept_for_its_size() {
         assert_eq!(recording.async_ios().count(), calls * SUBMITTED, "{awaited} awaited");
         let requests = recording.requests().filter(|request| submitting.contains(&request.root)).count();
         assert_eq!(requests, calls * SUBMITTED, "{awaited} awaited");
-        // Other calls, which only wait, are dropped or drawn.
+        // Other calls, which only wait, are dropped or sampled.
         assert!(recording.calls().all(|call| call.sampling.one_in() == 1 || call.sampling.log2() == 20));
     }
 }

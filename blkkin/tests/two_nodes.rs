@@ -41,7 +41,7 @@ impl Request<'_> {
     }
 
     fn retransmitted(&self) -> i64 {
-        number(self.client, "nbd.resent").unwrap_or(0)
+        number(self.client, "nbd.retransmitted").unwrap_or(0)
     }
 }
 
@@ -177,7 +177,7 @@ fn doctor_checks_the_nbd_probes() {
         blkkin_tracer::attach::probes::NBD_PROBES.iter().map(|probe| (probe.name.to_owned(), true));
     assert_eq!(found, expected.collect());
     let table = common::run(&["doctor"]).stdout;
-    assert!(table.contains("Probes for --nbd") && table.contains("nbd_resend"), "{table}");
+    assert!(table.contains("Probes for --nbd") && table.contains("nbd_retransmit"), "{table}");
 }
 
 /// Asserts that the network's time is the link's delay plus the wake-up time of both programs.

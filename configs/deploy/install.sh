@@ -95,13 +95,13 @@ file() {
 # Prints the address of the health endpoint of a service with these options; nothing if the endpoint is off.
 health_address() {
     case $1 in agent) port=9899 ;; aggregator) port=9900 ;; *) port=9901 ;; esac
-    told=$(sed -n 's/^metrics *= *"\(.*\)".*/\1/p' "$2")
-    case $told in
+    address=$(sed -n 's/^metrics *= *"\(.*\)".*/\1/p' "$2")
+    case $address in
         off) ;;
         '') echo "127.0.0.1:$port" ;;
-        0.0.0.0:*) echo "127.0.0.1:${told##*:}" ;;
-        '[::]':*) echo "[::1]:${told##*:}" ;;
-        *) echo "$told" ;;
+        0.0.0.0:*) echo "127.0.0.1:${address##*:}" ;;
+        '[::]':*) echo "[::1]:${address##*:}" ;;
+        *) echo "$address" ;;
     esac
 }
 
@@ -234,7 +234,7 @@ service_on() {
         while :; do
             state=$(state)
             if [ -z "$health" ]; then word="not asked"
-            elif said=$(ask 2>/dev/null); then word=$(echo "$said" | tr "\n" " "); fi
+            elif reply=$(ask 2>/dev/null); then word=$(echo "$reply" | tr "\n" " "); fi
             [ $state = runs ] && [ "$word" != "no answer" ] && break
             # systemd starts it again; without systemd nothing does.
             [ $systemd = 1 ] || kill -0 "$(pid)" 2>/dev/null || break
@@ -247,10 +247,10 @@ service_on() {
         [ $state = runs ] && [ "$word" != "no answer" ] && exit
         if [ $systemd = 1 ]; then journalctl -q -n 3 -o cat -u $unit; else tail -n 3 "$log"; fi >&2
         exit 1' >"$work/$host-$service.sh"
-    said=$(on "$host" "sh -s" <"$work/$host-$service.sh" 2>"$work/$host-$service.err")
+    reply=$(on "$host" "sh -s" <"$work/$host-$service.sh" 2>"$work/$host-$service.err")
     status=$?
     # It printed three columns.
-    printf '%s|%s|%s|%s\n' "$host" "$service" "${said:--|-|cannot be reached}" "${changed:- nothing}"
+    printf '%s|%s|%s|%s\n' "$host" "$service" "${reply:--|-|cannot be reached}" "${changed:- nothing}"
     [ $status = 0 ] || sed "s/^/  $host $service: /" "$work/$host-$service.err" >&2
     return $status
 }
@@ -273,8 +273,8 @@ service_off() {
         rm -f /usr/local/bin/blkkin /etc/blkkin/*.toml /etc/blkkin/*.pem /etc/blkkin/*.key /etc/blkkin/metrics-token
         rmdir /etc/blkkin /run/blkkin /var/log/blkkin 2>/dev/null
         exit 0' >"$work/$host-$service.sh"
-    if said=$(on "$host" "sh -s" <"$work/$host-$service.sh" 2>"$work/$host-$service.err"); then
-        line "$host" "$service" - gone "${said:--}" -
+    if reply=$(on "$host" "sh -s" <"$work/$host-$service.sh" 2>"$work/$host-$service.err"); then
+        line "$host" "$service" - gone "${reply:--}" -
     else
         line "$host" "$service" - - 'cannot be reached' -
         return 1

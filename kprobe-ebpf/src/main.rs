@@ -148,7 +148,7 @@ hook!("sys_exit", call_exit_btf, call_exit_raw, |c, Read| ending!(
 ));
 hook!("sys_enter", nbd_enter_btf, nbd_enter_raw, |c, Read| nbd::enter::<Read>(|| arg(c, 0), word(c, 1)));
 hook!("sys_exit", nbd_exit_btf, nbd_exit_raw, |c, Read| nbd::exit::<Read>(arg(c, 0), word(c, 1) as i64));
-hook!("tcp_retransmit_skb", nbd_resend_btf, nbd_resend_raw, |c, Read| {
+hook!("tcp_retransmit_skb", nbd_retransmit_btf, nbd_retransmit_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     nbd::tcp::retransmit(arg(c, 0), arg(c, 1))
 });

@@ -11,9 +11,9 @@
 //! from one span to the next ([`SequentialSpans`]): one event instead of two.
 //!
 //! The span's RPC key identifies the request as a tracer of the client does. On one machine the key
-//! has rule `nbd`, the connection ([`connection_name`](crate::connection_name)) and the cookie. A
+//! has protocol `nbd`, the connection ([`connection_name`](crate::connection_name)) and the cookie. A
 //! client may reuse a cookie after the reply ("Transmission"), so the key is not marked unique; one
-//! clock distinguishes the uses. If the client may be on another machine, the key has rule
+//! clock distinguishes the uses. If the client may be on another machine, the key has protocol
 //! `nbd-stream`, the connection, and a number from the request's stream offset and the low 16 bits
 //! of its cookie (`stream_offset << 16 | cookie & 0xffff`). The offset differs for each request of
 //! a connection, so this key is unique whatever cookies the client uses.

@@ -90,7 +90,7 @@ fn each_request_is_one_span_with_its_cookie_and_entered_once() {
             assert_eq!((begin.number("kind"), begin.number("parent"), begin.number("on")), (1, 0, 0));
             assert_eq!((begin.field("service"), end.number("status")), ("blkkin-nbd", 0));
             assert_eq!(
-                (endpoint.number("side"), endpoint.number("unique"), endpoint.field("rule")),
+                (endpoint.number("side"), endpoint.number("unique"), endpoint.field("protocol")),
                 (1, 0, "nbd")
             );
             assert_eq!(span[4].vtid, span[5].vtid);

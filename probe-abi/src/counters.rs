@@ -131,7 +131,7 @@ pub const SLEEPS_DROPPED: usize = SLEEPS_FIRED + 1;
 /// Files whose name another file displaced. Each is emitted again at its next use.
 pub const NAMES_DISPLACED: usize = SLEEPS_DROPPED + 1;
 
-/// System calls and submissions of asynchronous I/O that head sampling left out, at their begin or, if they
+/// System calls and submissions of asynchronous I/O that head sampling dropped, at their begin or, if they
 /// were deferred, at their end.
 pub const CALLS_UNSAMPLED: usize = NAMES_DISPLACED + 1;
 
@@ -155,7 +155,7 @@ pub const KEPT_SLOW: usize = REQUESTS_UNSAMPLED + 1;
 pub const KEPT_FAILED: usize = KEPT_SLOW + 1;
 /// Operations that were deferred and kept because they outgrew their place.
 pub const KEPT_LARGE: usize = KEPT_FAILED + 1;
-/// Operations that could not be deferred, because their set of the table was full. They were left out.
+/// Operations that could not be deferred, because their set of the table was full. They were dropped.
 pub const DEFERRED_UNTRACKED: usize = KEPT_LARGE + 1;
 /// Operations that were deferred for longer than [`DEFERRED_NS_MAX`](crate::deferred::DEFERRED_NS_MAX) and lost their place to another.
 pub const DEFERRED_EXPIRED: usize = DEFERRED_UNTRACKED + 1;

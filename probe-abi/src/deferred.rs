@@ -37,7 +37,7 @@ pub struct DeferredOperation {
     pub open: u64,
     /// Records that were due. Atomic.
     pub records: u64,
-    /// Verdict at its begin: [`VERDICT_DROP`], or [`drawn`].
+    /// Verdict at its begin: [`VERDICT_DROP`], or [`sampled_verdict`].
     pub verdict: u64,
     /// Verdict about a part that was slow or failed; else 0.
     pub reason: u64,
@@ -74,8 +74,8 @@ pub const VERDICT_FAILED: u64 = 0x82;
 /// Kept, because it has more records than there is room for.
 pub const VERDICT_LARGE: u64 = 0x83;
 
-/// Bit of the verdict about a drawn operation that began while the rules were suspended: it keeps its ratio, whatever
-/// it does, because others like it are left out.
+/// Bit of the verdict about a sampled operation that began while the rules were suspended: it keeps its ratio, whatever
+/// it does, because others like it are dropped.
 pub const NO_RULES: u64 = 0x40;
 
 /// Bits of a verdict that name its kind.
@@ -87,7 +87,7 @@ pub const SLOW_AT: u64 = ((1 << KEEP_DISKS) - 1) << SLOW_AT_SHIFT;
 
 /// Returns the verdict about an operation that head sampling records as one in 2 to the power of `sampling`.
 #[inline(always)]
-pub const fn drawn(sampling: u8) -> u64 {
+pub const fn sampled_verdict(sampling: u8) -> u64 {
     1 + sampling as u64
 }
 
@@ -159,8 +159,8 @@ pub const KEEP_LATENCIES_MAP: &str = "KEEP_LATENCIES";
 pub const KEEP_HISTOGRAMS: usize = 8;
 
 /// Bit of the word of [`HEAD_SAMPLING_MAP`](crate::head_sampling::HEAD_SAMPLING_MAP): operations that are not
-/// drawn are left out when they begin. What is deferred already stays.
-pub const DRAWN_ONLY: u64 = 1 << 8;
+/// sampled are dropped when they begin. What is deferred already stays.
+pub const SAMPLED_ONLY: u64 = 1 << 8;
 
 const _: () = {
     let room = 8 * DEFERRED_RECORD_WORDS;
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_ratio_is_no_final_verdict() {
         for sampling in 0..=SAMPLING_MAX {
-            let verdict = drawn(sampling);
+            let verdict = sampled_verdict(sampling);
             assert!(verdict != VERDICT_DROP && !is_final(verdict));
             assert_eq!(sampling_of(verdict), sampling);
         }
@@ -194,23 +194,23 @@ mod tests {
     /// The limits of disks are no reason before the operation's disks are known.
     #[test]
     fn exceeded_limits_of_disks_are_no_final_verdict() {
-        for so_far in [VERDICT_DROP, drawn(0), drawn(SAMPLING_MAX)] {
+        for so_far in [VERDICT_DROP, sampled_verdict(0), sampled_verdict(SAMPLING_MAX)] {
             assert!(!is_final(so_far | SLOW_AT));
             assert_eq!(combined(so_far, VERDICT_DROP | SLOW_AT), so_far);
-            assert_eq!(sampling_of(drawn(3) | SLOW_AT), 3);
+            assert_eq!(sampling_of(sampled_verdict(3) | SLOW_AT), 3);
         }
     }
 
     /// An operation is weighed by what decided about it: the first rule, or its ratio where rules are suspended.
     #[test]
     fn the_first_rule_decides_unless_rules_are_suspended() {
-        for so_far in [VERDICT_DROP, drawn(0), drawn(SAMPLING_MAX)] {
+        for so_far in [VERDICT_DROP, sampled_verdict(0), sampled_verdict(SAMPLING_MAX)] {
             assert_eq!(combined(so_far, VERDICT_DROP), so_far);
             assert_eq!(combined(so_far, VERDICT_SLOW), VERDICT_SLOW);
         }
         assert_eq!(combined(VERDICT_SLOW, VERDICT_FAILED), VERDICT_SLOW);
         for sampling in 0..=SAMPLING_MAX {
-            let suspended = drawn(sampling) | NO_RULES;
+            let suspended = sampled_verdict(sampling) | NO_RULES;
             assert!(!is_final(suspended) && suspended != VERDICT_DROP);
             assert_eq!(combined(suspended, VERDICT_LARGE), suspended);
             assert_eq!(sampling_of(suspended), sampling);

@@ -14,7 +14,7 @@ pub const HEAD_SAMPLING_MAP: &str = "HEAD_SAMPLING";
 /// Maximum of that logarithm: one root in 1,048,576.
 pub const SAMPLING_MAX: u8 = 20;
 
-/// Bit of the map's word: no root that begins now is drawn.
+/// Bit of the map's word: no root that begins now is sampled.
 pub const PAUSED: u64 = 1 << 9;
 
 /// Bits of a trace id that are no part of its randomness, of its last 64.

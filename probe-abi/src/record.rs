@@ -399,7 +399,7 @@ pub const PAGES_OF_OTHER: u16 = 1 << 3;
 /// Flag of a [`BioPagesRecord`]: the record of the bio is deferred and may never come. Only of a write: a range that
 /// becomes clean must be known at its time.
 pub const PAGES_DEFERRED: u16 = 1 << 4;
-/// Flag of a [`BioPagesRecord`]: the bio is left out, but its range of the file is clean now.
+/// Flag of a [`BioPagesRecord`]: the bio is dropped, but its range of the file is clean now.
 pub const PAGES_UNSAMPLED: u16 = 1 << 5;
 
 /// Origin of the pages of a bio, written when the bio was queued.
@@ -650,7 +650,7 @@ pub const ASYNC_HAS_FD: u16 = 1 << 4;
 pub const ASYNC_HAS_RESULT: u16 = 1 << 5;
 /// A write of `result` bytes at `offset` into the page cache of a regular file.
 pub const ASYNC_WRITES_PAGE_CACHE: u16 = 1 << 6;
-/// In the table only: head sampling leaves the submission out, and its bios.
+/// In the table only: head sampling drops the submission, and its bios.
 pub const ASYNC_UNSAMPLED: u16 = 1 << 7;
 /// In the table only: the record of the submission is deferred until its operation ends.
 pub const ASYNC_DEFERRED: u16 = 1 << 8;

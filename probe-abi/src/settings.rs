@@ -18,7 +18,7 @@ pub const ORIGIN_ALL: u32 = 1;
 pub const ORIGIN_SYSCALLS: u32 = 2;
 /// Bios outside a traced system call: as ORIGIN_TASKS, if they carry pages of a file, which a path
 /// filter may select. With head sampling too: other bios of a worker may be below an operation that is
-/// left out.
+/// dropped.
 pub const ORIGIN_PAGES: u32 = 3;
 
 /// Value of `block_only`: drop all system calls that queued no bio (detail 0).

@@ -387,7 +387,7 @@ fn losses(losses: &Losses) -> Value {
         "batches_missed": losses.batches_missed,
         "orphaned": losses.orphaned,
         "spans_dropped": losses.spans_dropped,
-        "beside": {
+        "other_counts": {
             "incomplete": losses.incomplete,
             "truncated": losses.truncated,
             "in_flight": losses.in_flight,

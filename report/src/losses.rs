@@ -70,7 +70,7 @@ pub struct Losses {
     pub dirty_writes_evicted: u64,
     /// Calls excluded by a filter.
     pub filtered: u64,
-    /// Calls that head sampling left out.
+    /// Calls that head sampling dropped.
     pub unsampled: u64,
     /// Operations that were kept at their end: because they were slow, had failed, or were too large to be deferred.
     pub kept: [u64; 3],

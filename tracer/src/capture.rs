@@ -1,9 +1,9 @@
-//! Settings of a running trace that may change: the share of operations that is drawn, the rules by which others are
+//! Settings of a running trace that may change: the share of operations that is sampled, the rules by which others are
 //! kept, the budget, and whether anything is recorded at all.
 //!
 //! *In*: [`CaptureSettings`] from any thread, and the kernel side's counters from the reader. *Out*: words of the
 //! kernel side's maps. *Invariant*: settings apply to each operation that begins after [`CaptureControl::set`] has
-//! returned, and each record has the ratio by which it was drawn. Nothing is attached or detached.
+//! returned, and each record has the ratio by which it was sampled. Nothing is attached or detached.
 //!
 //! Operations that are open meanwhile end by what they began with, but for the times of rules: those of its end
 //! count.
@@ -30,10 +30,10 @@ use crate::totals::RequestCounter;
 /// Settings of a running trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureSettings {
-    /// No operation that begins now is drawn or kept. Page faults, commits of a journal and the write-back of a
+    /// No operation that begins now is sampled or kept. Page faults, commits of a journal and the write-back of a
     /// traced task's pages are recorded as ever: head sampling does not choose among them.
     pub is_paused: bool,
-    /// Ratio by which operations are drawn; with a budget, the greatest one.
+    /// Ratio by which operations are sampled; with a budget, the greatest one.
     pub sample: HeadSampling,
     /// Rules by which an operation is kept at its end. Rules have an effect only if the trace began with some or with
     /// [`TracerConfig::keep_changeable`].

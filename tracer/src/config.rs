@@ -121,7 +121,7 @@ pub struct TracerConfig {
     /// Reports the disks of this machine's virtual machines: the events of guests are linked with QEMU's.
     pub image_disks: bool,
     /// Ratio by which roots are recorded at first; none: each root, and the ratio cannot be changed.
-    /// It leaves the kernel's own work out ([`TracerConfig::kernel_origin`]).
+    /// It drops the kernel's own work ([`TracerConfig::kernel_origin`]).
     pub head_sampling: Option<HeadSampling>,
     /// Rules by which an operation that head sampling does not draw is kept at its end. Empty: none, and nothing is
     /// deferred until then. Head sampling must be on.
@@ -202,7 +202,7 @@ impl TracerConfig {
             kernel_origin: match (self.kernel_origin, filter.syscalls.is_empty()) {
                 (true, _) => ORIGIN_ALL,
                 (false, false) => ORIGIN_SYSCALLS,
-                // A worker's bio may be below an operation that is left out.
+                // A worker's bio may be below an operation that is dropped.
                 (false, true) if filter.paths.is_empty() && self.head_sampling.is_none() => ORIGIN_TASKS,
                 (false, true) => ORIGIN_PAGES,
             },

@@ -159,16 +159,16 @@ impl TracerError {
                 "run `blkkin doctor`: it tests each probe separately and reports why it fails"
             }
             TracerError::Kind { .. } => {
-                "leave out --attach to use the best kind that works; `blkkin doctor` lists them"
+                "omit --attach to use the best kind that works; `blkkin doctor` lists them"
             }
             TracerError::UsdtAttach { .. } => {
                 "check that the kernel has uprobes (/sys/bus/event_source/devices/uprobe) and this process has CAP_PERFMON, or \
-                 leave --probes out"
+                 omit --probes"
             }
-            TracerError::NbdKind { .. } => "leave out --attach, or --nbd",
-            TracerError::SleepsKind { .. } => "leave out --attach, or --sleeps",
+            TracerError::NbdKind { .. } => "omit --attach, or --nbd",
+            TracerError::SleepsKind { .. } => "omit --attach, or --sleeps",
             TracerError::HiddenFunctions => {
-                "set kernel.kptr_restrict to 1 (sysctl), grant CAP_SYSLOG, or leave out --sleeps"
+                "set kernel.kptr_restrict to 1 (sysctl), grant CAP_SYSLOG, or omit --sleeps"
             }
             TracerError::RingSize { .. } => "give a power of two from 4096 to 1073741824 bytes",
             TracerError::TooManyFilters { .. } => "give fewer, or filter by a parent: --tree or --cgroup",

@@ -2,7 +2,7 @@
 
 use aya::Ebpf;
 use aya::maps::{Array, MapData};
-use blkkin_probe_abi::deferred::DRAWN_ONLY;
+use blkkin_probe_abi::deferred::SAMPLED_ONLY;
 use blkkin_probe_abi::head_sampling::{HEAD_SAMPLING_MAP as MAP, PAUSED, SAMPLING_MAX};
 use blkkin_wire::head_sampling::HeadSampling;
 
@@ -16,8 +16,8 @@ const _: () = assert!(HeadSampling::MIN_RATIO.log2() == SAMPLING_MAX);
 pub(crate) struct HeadSamplingRatio {
     map: Array<MapData, u64>,
     ratio: HeadSampling,
-    /// Operations that are not drawn are not deferred: there is no rule for them, or no room in the budget.
-    drawn_only: bool,
+    /// Operations that are not sampled are not deferred: there is no rule for them, or no room in the budget.
+    sampled_only: bool,
     is_paused: bool,
 }
 
@@ -27,7 +27,7 @@ impl HeadSamplingRatio {
         let map = ebpf.take_map(MAP).ok_or_else(|| missing_map(MAP))?;
         let map = Array::try_from(map)
             .map_err(|error| TracerError::Map { map: MAP, reason: error_chain(&error) })?;
-        Ok(HeadSamplingRatio { map, ratio, drawn_only: true, is_paused: false })
+        Ok(HeadSamplingRatio { map, ratio, sampled_only: true, is_paused: false })
     }
 
     /// Returns the ratio that was set last.
@@ -35,7 +35,7 @@ impl HeadSamplingRatio {
         self.ratio
     }
 
-    /// Returns whether no root that begins now is drawn.
+    /// Returns whether no root that begins now is sampled.
     pub(crate) fn is_paused(&self) -> bool {
         self.is_paused
     }
@@ -46,30 +46,30 @@ impl HeadSamplingRatio {
         self.write()
     }
 
-    /// Sets the ratio, whether operations that are not drawn are left out at once, and whether no root that begins
-    /// from now on is drawn.
+    /// Sets the ratio, whether operations that are not sampled are dropped at once, and whether no root that begins
+    /// from now on is sampled.
     pub(crate) fn set_conditions(
         &mut self,
         ratio: HeadSampling,
-        drawn_only: bool,
+        sampled_only: bool,
         is_paused: bool,
     ) -> Result<(), TracerError> {
-        (self.drawn_only, self.is_paused) = (drawn_only, is_paused);
+        (self.sampled_only, self.is_paused) = (sampled_only, is_paused);
         self.set(ratio)
     }
 
-    /// Sets whether operations that begin from now on and are not drawn are left out at once, though rules could
+    /// Sets whether operations that begin from now on and are not sampled are dropped at once, though rules could
     /// keep them at their end.
-    pub(crate) fn suspend_keep(&mut self, drawn_only: bool) -> Result<(), TracerError> {
-        self.drawn_only = drawn_only;
+    pub(crate) fn suspend_keep(&mut self, sampled_only: bool) -> Result<(), TracerError> {
+        self.sampled_only = sampled_only;
         self.write()
     }
 
     fn write(&mut self) -> Result<(), TracerError> {
-        let drawn_only = if self.drawn_only { DRAWN_ONLY } else { 0 };
+        let sampled_only = if self.sampled_only { SAMPLED_ONLY } else { 0 };
         let paused = if self.is_paused { PAUSED } else { 0 };
         self.map
-            .set(0, u64::from(self.ratio.log2()) | drawn_only | paused, 0)
+            .set(0, u64::from(self.ratio.log2()) | sampled_only | paused, 0)
             .map_err(|error| TracerError::Map { map: MAP, reason: error_chain(&error) })
     }
 }

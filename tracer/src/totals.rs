@@ -177,8 +177,8 @@ pub struct Totals {
 /// The attached programs that count.
 pub struct RequestCounter {
     _ebpf: Ebpf,
-    keys: Array<MapData, Words<KeySet>>,
-    sums: PerCpuArray<MapData, Words<Total>>,
+    keys: Array<MapData, MapValue<KeySet>>,
+    sums: PerCpuArray<MapData, MapValue<Total>>,
     counters: Arc<KernelCounters>,
     attached: Vec<Attached>,
     operations: ReqOpTable,
@@ -197,10 +197,10 @@ struct Position {
 /// A plain type of the kernel's side as a map value.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Words<T>(T);
+struct MapValue<T>(T);
 
 // SAFETY: every bit pattern of a `Plain` type is valid.
-unsafe impl<T: Plain> aya::Pod for Words<T> {}
+unsafe impl<T: Plain> aya::Pod for MapValue<T> {}
 
 impl RequestCounter {
     /// Loads and attaches the programs; `config` has the filter by device.
@@ -289,7 +289,7 @@ impl RequestCounter {
         self.update(OTHERS)?;
         totals.others = self.last[&OTHERS].sum.clone();
         for set in 0..self.sets {
-            let Words(places) = self
+            let MapValue(places) = self
                 .keys
                 .get(&set, 0)
                 .map_err(|error| TracerError::Map { map: MAPS[0], reason: error_chain(&error) })?;
@@ -325,7 +325,7 @@ impl RequestCounter {
             .map_err(|error| TracerError::Map { map: MAPS[1], reason: error_chain(&error) })?;
         let known = self.last.entry(position).or_default();
         known.of_cpus.resize(values.len(), Total::default());
-        for (Words(now), before) in values.iter().zip(&mut known.of_cpus) {
+        for (MapValue(now), before) in values.iter().zip(&mut known.of_cpus) {
             known.sum.requests += now.requests - before.requests;
             known.sum.bytes += now.bytes - before.bytes;
             known.sum.errors += now.errors - before.errors;

@@ -81,28 +81,48 @@ fn span_events(mapper: &mut Mapper, events: &[(&str, Fields)]) -> Vec<String> {
 
 #[test]
 fn events_of_blkkin_are_mapped() {
-    events_are_mapped("sampled_per_million", "blkkin:rpc_endpoint", Mapping::built_in());
+    events_are_mapped(["sampled_per_million", "blkkin:rpc_endpoint", "protocol"], Mapping::built_in());
 }
+
+const EARLIER: [&str; 3] = ["kept_per_million", "blkkin:meeting", "rule"];
 
 #[test]
 fn events_and_mappings_of_earlier_builds_are_read() {
-    events_are_mapped("kept_per_million", "blkkin:meeting", Mapping::built_in());
+    events_are_mapped(EARLIER, Mapping::built_in());
     let built_in = include_str!("../../configs/mappings/blkkin.toml");
     let older = built_in
         .replace("is = \"rpc_endpoint\"", "is = \"meeting\"")
         .replace("is = \"batch\"", "is = \"together\"")
+        .replace("protocol_from = ", "rule_from = ")
         .replace(
             "sampled_per_million_from = [\"sampled_per_million\", \"kept_per_million\"]",
             "kept_per_million_from = \"kept_per_million\"",
         );
-    let words = ["is = \"meeting\"", "is = \"together\"", "kept_per_million_from = \"kept_per_million\""];
+    let words = [
+        "is = \"meeting\"",
+        "is = \"together\"",
+        "kept_per_million_from = \"kept_per_million\"",
+        "rule_from = \"rule\"",
+    ];
     assert!(words.iter().all(|word| older.contains(word)), "{older}");
     let older = Mapping::read(&older).expect("an older mapping is valid");
-    events_are_mapped("kept_per_million", "blkkin:meeting", older);
+    events_are_mapped(EARLIER, older);
 }
 
-/// Maps one event of each kind, where the fraction and the endpoint have these names.
-fn events_are_mapped(fraction: &'static str, endpoint_name: &'static str, mapping: Mapping) {
+#[test]
+fn switches_of_earlier_builds_are_read() {
+    let of = |[switch, enter, leave]: [&'static str; 3]| {
+        let switched = vec![("left", U64(3)), ("span", U64(4))];
+        let events = [(switch, switched), (enter, vec![("span", U64(5))]), (leave, vec![("span", U64(5))])];
+        span_events(&mut Mapper::new(Mapping::built_in()), &events)
+    };
+    let now = of(["blkkin:switch_span", "blkkin:unpublished_enter", "blkkin:unpublished_leave"]);
+    assert_eq!(now.len(), 4, "{now:?}");
+    assert_eq!(of(["blkkin:turn", "blkkin:unseen_enter", "blkkin:unseen_leave"]), now);
+}
+
+/// Maps one event of each kind, where the fraction, the endpoint and its protocol have these names.
+fn events_are_mapped([fraction, endpoint_name, protocol]: [&'static str; 3], mapping: Mapping) {
     let mut mapper = Mapper::new(mapping);
     let begin = vec![
         ("trace_hi", U64(1)),
@@ -119,7 +139,7 @@ fn events_are_mapped(fraction: &'static str, endpoint_name: &'static str, mappin
         ("span", U64(3)),
         ("side", U8(1)),
         ("unique", U8(0)),
-        ("rule", Text("nbd")),
+        (protocol, Text("nbd")),
         ("connection", Text("a>b")),
         ("cookie", U64(u64::MAX)),
     ];

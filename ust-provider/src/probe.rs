@@ -32,9 +32,9 @@ const ABI: u32 = 3;
 const BLKKIN_BEGIN: usize = 0;
 pub(crate) const BLKKIN_ENTER: usize = 2;
 const BLKKIN_LEAVE: usize = 3;
-pub(crate) const BLKKIN_TURN: usize = 12;
-const BLKKIN_UNSEEN_ENTER: usize = 13;
-const BLKKIN_UNSEEN_LEAVE: usize = 14;
+pub(crate) const BLKKIN_SWITCH_SPAN: usize = 12;
+const BLKKIN_UNPUBLISHED_ENTER: usize = 13;
+const BLKKIN_UNPUBLISHED_LEAVE: usize = 14;
 
 /// `BLKKIN_EVENTS` of `c/probe/probe.h`, which includes the events of blkin.
 const EVENTS: usize = 15;
@@ -54,9 +54,9 @@ pub(crate) struct Table {
     pub(crate) text: unsafe extern "C" fn(u64, *const c_char, *const c_char),
     pub(crate) number: unsafe extern "C" fn(u64, *const c_char, i64),
     pub(crate) rpc_endpoint: unsafe extern "C" fn(u64, u8, u8, *const c_char, *const c_char, u64),
-    pub(crate) turn: unsafe extern "C" fn(u64, u64),
-    pub(crate) unseen_enter: unsafe extern "C" fn(u64),
-    pub(crate) unseen_leave: unsafe extern "C" fn(u64),
+    pub(crate) switch_span: unsafe extern "C" fn(u64, u64),
+    pub(crate) unpublished_enter: unsafe extern "C" fn(u64),
+    pub(crate) unpublished_leave: unsafe extern "C" fn(u64),
     /// Sampling ratio of a root that begins now, per million, and the number of next roots to drop
     /// (upper half).
     pub(crate) keep_root: unsafe extern "C" fn(u64) -> u64,
@@ -107,11 +107,12 @@ impl Table {
 
     /// Returns whether a session records changes of the current span by any event.
     pub(crate) fn records_switches(&self) -> bool {
-        let unseen = || {
+        let unpublished = || {
             !thread_context::is_publishing()
-                && (self.has(BLKKIN_UNSEEN_ENTER) || self.has(BLKKIN_UNSEEN_LEAVE))
+                && (self.has(BLKKIN_UNPUBLISHED_ENTER) || self.has(BLKKIN_UNPUBLISHED_LEAVE))
         };
-        [BLKKIN_TURN, BLKKIN_ENTER, BLKKIN_LEAVE].into_iter().any(|event| self.has(event)) || unseen()
+        [BLKKIN_SWITCH_SPAN, BLKKIN_ENTER, BLKKIN_LEAVE].into_iter().any(|event| self.has(event))
+            || unpublished()
     }
 
     /// Emits that this thread left the span `left` and entered the span `entered`; 0 is no span.
@@ -124,16 +125,16 @@ impl Table {
                 unsafe { function(span) };
             }
         };
-        if left != 0 && entered != 0 && self.has(BLKKIN_TURN) {
+        if left != 0 && entered != 0 && self.has(BLKKIN_SWITCH_SPAN) {
             // SAFETY: a function of the probe that takes numbers.
-            unsafe { (self.turn)(left, entered) };
+            unsafe { (self.switch_span)(left, entered) };
         } else {
             emit(self.leave, left);
             emit(self.enter, entered);
         }
         if !thread_context::is_publishing() {
-            emit(self.unseen_leave, left);
-            emit(self.unseen_enter, entered);
+            emit(self.unpublished_leave, left);
+            emit(self.unpublished_enter, entered);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! span instead of two.
 //!
 //! Entering and leaving each span emits `leave A` and `enter B` although the thread did nothing in
-//! between. Here a single event, `blkkin:turn`, replaces both. Before work for none of the spans,
+//! between. Here a single event, `blkkin:switch_span`, replaces both. Before work for none of the spans,
 //! such as sending all replies, the thread must call [`exit`](SequentialSpans::exit). Otherwise
 //! that work would be attributed to the last span.
 

@@ -163,7 +163,7 @@ impl Span {
     }
 
     /// Marks this span as one endpoint of a request that crossed `connection`. `cookie` is the
-    /// protocol's own id of the request. Two endpoints with the same rule, connection and cookie
+    /// protocol's own id of the request. Two endpoints with the same protocol, connection and cookie
     /// are linked. `connection` names both addresses, the client's first. `unique` states that a
     /// cookie occurs only once on this connection.
     ///
@@ -171,12 +171,14 @@ impl Span {
     /// The client may have the reply before the end of this span is emitted, and the two clocks
     /// would be compared by that end.
     #[inline]
-    pub fn rpc_endpoint(&self, side: RpcSide, rule: &CStr, connection: &CStr, cookie: u64, unique: bool) {
+    pub fn rpc_endpoint(&self, side: RpcSide, protocol: &CStr, connection: &CStr, cookie: u64, unique: bool) {
         if self.is_recording() {
             self.emit(|probe, span| {
-                let (rule, connection) = (rule.as_ptr(), connection.as_ptr());
+                let (protocol, connection) = (protocol.as_ptr(), connection.as_ptr());
                 // SAFETY: both strings end in a NUL and live during the call.
-                unsafe { (probe.rpc_endpoint)(span, side as u8, u8::from(unique), rule, connection, cookie) }
+                unsafe {
+                    (probe.rpc_endpoint)(span, side as u8, u8::from(unique), protocol, connection, cookie)
+                }
             });
         }
     }

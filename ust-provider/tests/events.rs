@@ -31,7 +31,7 @@ fn every_call_is_recorded_in_debug_and_release_builds() {
     }
 }
 
-/// A session without `turn` receives separate events with the same meaning.
+/// A session without `switch_span` receives separate events with the same meaning.
 #[test]
 fn a_sequence_switches_spans_by_one_event() {
     let Some(lttng) = Lttng::start_or_skip() else { return };
@@ -46,27 +46,31 @@ fn a_sequence_switches_spans_by_one_event() {
     let (emitted, lines) = run("before", &events.each_ref().map(String::as_str));
     assert_eq!(lines, emitted);
     let (emitted, lines) = run("now", &["blkkin:*"]);
-    let turn = |pair: &[String]| {
+    let switch = |pair: &[String]| {
         let [left, span] = [&pair[0], &pair[1]].map(|line| line.split(' ').nth(4).unwrap());
-        format!("blkkin:turn {{ left = {left}, span = {span} }}")
+        format!("blkkin:switch_span {{ left = {left}, span = {span} }}")
     };
-    let turns = [turn(&emitted[4..6]), turn(&emitted[6..8])];
-    assert_eq!(lines, [&emitted[..4], &turns, &emitted[8..]].concat());
+    let switches = [switch(&emitted[4..6]), switch(&emitted[6..8])];
+    assert_eq!(lines, [&emitted[..4], &switches, &emitted[8..]].concat());
 }
 
 /// A session without enter events receives the current spans only if threads do not publish them.
 #[test]
-fn a_process_that_publishes_thread_contexts_emits_no_unseen_events() {
+fn a_process_that_publishes_thread_contexts_emits_no_unpublished_events() {
     let Some(lttng) = Lttng::start_or_skip() else { return };
     let program = lttng.install(&PROGRAM);
-    let events = ["begin", "end", "unseen_enter", "unseen_leave"].map(|name| format!("blkkin:{name}"));
+    let events =
+        ["begin", "end", "unpublished_enter", "unpublished_leave"].map(|name| format!("blkkin:{name}"));
     for (publishes, expected) in [("1", 0), ("0", 3)] {
         lttng.record(publishes, &events.each_ref().map(String::as_str), &[]);
         let mut command = lttng.command(&program);
         succeed(command.arg("sequence").env("BLKKIN_UST_CONTEXT", publishes).output().unwrap());
         let recorded = lttng.finish(publishes);
         let count = |name: &str| recorded.iter().filter(|event| event.name == name).count();
-        assert_eq!((count("blkkin:unseen_enter"), count("blkkin:unseen_leave")), (expected, expected));
+        assert_eq!(
+            (count("blkkin:unpublished_enter"), count("blkkin:unpublished_leave")),
+            (expected, expected)
+        );
         assert_eq!(count("blkkin:begin"), 3);
     }
 }

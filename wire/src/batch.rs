@@ -111,7 +111,7 @@ pub struct SourceStats {
     /// Events that a flight recorder overwrote before anything asked for them. They were recorded, so this is no
     /// loss.
     pub events_overwritten: u64,
-    /// System calls and submissions of asynchronous I/O that head sampling left out.
+    /// System calls and submissions of asynchronous I/O that head sampling dropped.
     pub calls_unsampled: u64,
     /// Operations that were kept at their end because they were slow.
     pub kept_slow: u64,

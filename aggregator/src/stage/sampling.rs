@@ -91,7 +91,7 @@ impl SamplingRules {
     pub fn annotation(&self, reason: SamplingReason) -> Option<Sampled> {
         let (rule, one_in) = match (reason, self.slower_than) {
             (SamplingReason::All, _) => return None,
-            (SamplingReason::ByRatio, _) => (Cow::Borrowed("drawn by its id"), self.one_in),
+            (SamplingReason::ByRatio, _) => (Cow::Borrowed("sampled by its id"), self.one_in),
             (SamplingReason::Failed, _) => (Cow::Borrowed("failed"), 1),
             (SamplingReason::Slow, Some(DurationNs(ns))) => {
                 (Cow::Owned(format!("slower than {} µs", ns / 1_000)), 1)

@@ -34,7 +34,7 @@ pub(crate) fn duration(option: &str, value: &str) -> Result<DurationNs, CliError
         return Err(refuse(why, format!("{option} {number}{likely}; units are ns, us, ms, s, m, h")));
     };
     match scaled(number, *scale) {
-        Some(0) => Err(refuse("it must be positive", format!("{option} 1{unit}, or leave it out"))),
+        Some(0) => Err(refuse("it must be positive", format!("{option} 1{unit}, or omit it"))),
         Some(ns) => Ok(DurationNs(ns)),
         None => Err(refuse("it is not a number of at most 584 years", format!("{option} 10{unit}"))),
     }

@@ -59,7 +59,7 @@ pub(crate) struct State {
     pub(crate) start: Settings,
     /// Records of the agent's --ctl-topic that apply to it, as text.
     pub(crate) fleet: Vec<String>,
-    /// N, where one operation in N is drawn now; a budget can make it greater than that of the settings.
+    /// N, where one operation in N is sampled now; a budget can make it greater than that of the settings.
     pub(crate) one_in: u64,
     /// Rules have no effect now, because the budget has no room for them.
     pub(crate) keep_suspended: bool,

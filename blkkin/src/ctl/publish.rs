@@ -89,7 +89,7 @@ fn send(settings: &Settings, topic: &str, records: &[(String, Option<Vec<u8>>)])
     Ok(())
 }
 
-/// Reads the topic to its end. What cannot be read is left out, as by an agent.
+/// Reads the topic to its end. What cannot be read is dropped, as by an agent.
 fn read(settings: &Settings, topic: &str) -> Result<FleetRecords, CliError> {
     let reader = CompactedReader::open(settings, topic).map_err(kafka_failed)?;
     let mut records = FleetRecords::default();

@@ -34,7 +34,7 @@ pub(crate) fn rules(args: &FilterArgs, disks: Disks) -> Result<Vec<KeepRule>, Cl
     if let Some((option, _)) = filters.into_iter().find(|(_, given)| *given && !args.keep.is_empty()) {
         return Err(CliError::usage(
             format!("--keep does not work with {option}"),
-            format!("{option} leaves out everything else, and --keep adds to what --sample records"),
+            format!("{option} drops everything else, and --keep adds to what --sample records"),
             "--keep 10ms,failed",
         ));
     }
@@ -62,7 +62,7 @@ pub(crate) fn rules(args: &FilterArgs, disks: Disks) -> Result<Vec<KeepRule>, Cl
         let is_recorded = |disk: &&DeviceId| recorded.iter().any(|device| of_disk(device) == **disk);
         if !recorded.is_empty() && !of_rules.iter().all(|disk| is_recorded(&disk)) {
             return Err(CliError::usage(
-                "a rule of --keep is about a disk that --device leaves out",
+                "a rule of --keep is about a disk that --device drops",
                 "I/O at other devices is not recorded",
                 "--device with that disk too",
             ));

@@ -25,7 +25,7 @@ use super::virtual_machines::is_named;
 use crate::error::{CliError, cannot_spawn};
 use crate::privileges;
 
-/// Interval between two looks at /proc.
+/// Interval between two scans at /proc.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Looks during which a process is new, and its command line is read each time.
 const NEW_FOR: u32 = 10;
@@ -36,13 +36,13 @@ const OLD_EVERY: u32 = 30;
 /// has no capability: a task is marked through the map's descriptor.
 pub(super) fn start(wanted: &[String], marks: TaskMarks) -> Result<(), CliError> {
     let mut follower = Follower { wanted: wanted.to_vec(), ..Follower::default() };
-    let mut look = move || {
+    let mut scan = move || {
         // Without /proc nothing is found.
         let pids = processes(Path::new("/")).map(Iterator::collect).unwrap_or_default();
         let mark = |pid: u32| marks.mark_tree(Pid(pid)).map(drop).map_err(|error| error.to_string());
-        follower.look(pids, |pid| machine_of(Path::new("/"), pid), mark)
+        follower.scan(pids, |pid| machine_of(Path::new("/"), pid), mark)
     };
-    let running = look();
+    let running = scan();
     for missing in wanted.iter().filter(|wanted| !running.contains(*wanted)) {
         warn!(vm = missing, "virtual machine `{missing}` does not run; it is traced from its start on");
     }
@@ -50,7 +50,7 @@ pub(super) fn start(wanted: &[String], marks: TaskMarks) -> Result<(), CliError>
         privileges::drop_all();
         loop {
             thread::sleep(INTERVAL);
-            look();
+            scan();
         }
     };
     let spawned = thread::Builder::new().name("vm-follower".to_owned()).spawn(follow);
@@ -60,7 +60,7 @@ pub(super) fn start(wanted: &[String], marks: TaskMarks) -> Result<(), CliError>
 #[derive(Default)]
 struct Follower {
     wanted: Vec<String>,
-    /// Living processes, each with the number of looks that saw it.
+    /// Living processes, each with the number of scans that saw it.
     ages: HashMap<u32, u32>,
     /// Living processes that were marked, or could not be.
     traced: HashSet<u32>,
@@ -69,7 +69,7 @@ struct Follower {
 impl Follower {
     /// Marks the processes that run a wanted virtual machine and are not marked yet. Returns the names of
     /// the virtual machines of those.
-    fn look(
+    fn scan(
         &mut self,
         pids: Vec<u32>,
         machine_of: impl Fn(u32) -> Option<Machine>,
@@ -80,7 +80,7 @@ impl Follower {
         self.traced.retain(|pid| self.ages.contains_key(pid));
         let mut found = HashSet::new();
         for (&pid, &age) in &self.ages {
-            // Processes of one age are not all read in the same look.
+            // Processes of one age are not all read in the same scan.
             let is_due = age < NEW_FOR || age.wrapping_add(pid) % OLD_EVERY == 0;
             if !is_due || self.traced.contains(&pid) {
                 continue;
@@ -130,7 +130,7 @@ mod tests {
         };
         let mut follower = follower(&["web", "UUID-web", "db"]);
         let mut found = |pids: &[u32]| {
-            let mut found: Vec<_> = follower.look(pids.to_vec(), name_of, mark).into_iter().collect();
+            let mut found: Vec<_> = follower.scan(pids.to_vec(), name_of, mark).into_iter().collect();
             found.sort_unstable();
             found
         };
@@ -149,15 +149,15 @@ mod tests {
     fn an_old_process_that_executes_qemu_is_found() {
         let reads = RefCell::new(0);
         let mut follower = follower(&["web"]);
-        let mut look = |runs_qemu: bool| {
+        let mut scan = |runs_qemu: bool| {
             let machine_of = |_| {
                 *reads.borrow_mut() += 1;
                 runs_qemu.then(|| machine("web"))
             };
-            !follower.look(vec![7], machine_of, |_| Ok(())).is_empty()
+            !follower.scan(vec![7], machine_of, |_| Ok(())).is_empty()
         };
-        assert!((0..100).all(|_| !look(false)));
+        assert!((0..100).all(|_| !scan(false)));
         assert_eq!(*reads.borrow(), NEW_FOR + 3);
-        assert!((0..OLD_EVERY).any(|_| look(true)));
+        assert!((0..OLD_EVERY).any(|_| scan(true)));
     }
 }

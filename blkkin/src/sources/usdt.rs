@@ -202,7 +202,7 @@ fn remedy_for(error: &UsdtError) -> String {
 
 /// Returns the lines of the shutdown summary.
 fn notes(outcome: &UsdtOutcome, event_stats: UsdtStats) -> Vec<String> {
-    let UsdtOutcome { operations, stats: UsdtSourceStats { correlation, unread, discarded, .. } } = outcome;
+    let UsdtOutcome { daemon_spans, stats: UsdtSourceStats { correlation, unread, discarded, .. } } = outcome;
     let mut all = vec![format!(
         "usdt: {} events, {} spans ({} without an end), {} system calls as their children",
         event_stats.recorded, correlation.spans, correlation.spans_unfinished, correlation.calls_correlated
@@ -218,7 +218,7 @@ fn notes(outcome: &UsdtOutcome, event_stats: UsdtStats) -> Vec<String> {
     );
     add(*discarded, "events were discarded because others were lost meanwhile");
     add(*unread, "events had an unreadable argument; system calls until the next have no parent");
-    add(operations.evicted, "spans were emitted without an end because too many were open");
+    add(daemon_spans.evicted, "spans were emitted without an end because too many were open");
     let missing = event_stats.fired.saturating_sub(event_stats.recorded + event_stats.dropped);
     add(missing, "records of events were written and never read");
     all

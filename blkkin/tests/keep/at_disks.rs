@@ -27,10 +27,10 @@ use crate::support::tools::is_guest;
 use crate::support::uring::{Mode, read_log, write_and_read};
 use crate::support::{needs, or_skip};
 
-/// Logarithm of the ratio: of a million operations one is drawn.
+/// Logarithm of the ratio: of a million operations one is sampled.
 const LOG2: u8 = 20;
-/// Operations at each disk that may be drawn.
-const DRAWN_MAX: usize = 3;
+/// Operations at each disk that may be sampled.
+const SAMPLED_MAX: usize = 3;
 
 fn at(name: &str, disk: &Disk, ns: u64) -> KeepRule {
     KeepRule::SlowerThanAt(KeptOperations::named(name).unwrap(), disk.device(), DurationNs(ns))
@@ -60,11 +60,11 @@ fn assert_calls_at_first(
     });
     assert_conserved(&recording);
     let [first, second] = [0, 1].map(|at: usize| roots_at(&recording, disks[at].device()));
-    let (kept, drawn): (Vec<_>, Vec<_>) =
+    let (kept, sampled): (Vec<_>, Vec<_>) =
         recording.calls_named(name).into_iter().partition(|call| is_slow(call));
     assert_eq!(kept.len() as u64, count, "{name}");
     assert!(kept.iter().all(|call| first.contains(&call.span) && !second.contains(&call.span)));
-    assert!(drawn.len() <= 2 * DRAWN_MAX, "{} drawn", drawn.len());
+    assert!(sampled.len() <= 2 * SAMPLED_MAX, "{} sampled", sampled.len());
     assert_eq!(recording.stats.kept_slow, count);
     recording
 }
@@ -149,8 +149,8 @@ fn submissions_with_io_at_a_disk_are_kept_by_its_limit() {
             recording.stats.kept_slow,
             if mode == Mode::Sqpoll { reads.len() as u64 } else { batches }
         );
-        assert!(at_first.len() - reads.len() <= DRAWN_MAX * DEPTH as usize, "{mode:?}");
-        assert!(at_second.len() <= DRAWN_MAX * DEPTH as usize, "{mode:?}");
+        assert!(at_first.len() - reads.len() <= SAMPLED_MAX * DEPTH as usize, "{mode:?}");
+        assert!(at_second.len() <= SAMPLED_MAX * DEPTH as usize, "{mode:?}");
     }
 }
 

@@ -147,11 +147,11 @@ fn slow_calls_are_kept_whole_and_others_are_not() {
         assert_conserved(&recording);
         let kept = recording.calls_named("pread64");
         assert_whole(&recording, &kept);
-        // One in a million is drawn.
+        // One in a million is sampled.
         let slow = |call: &SyscallEvent| call.sampling.kept_for() == Some(KeptFor::Slow);
         assert!(kept.iter().all(|call| slow(call) == (call.exit.0 - call.enter.0 >= threshold)), "{kept:#?}");
-        let drawn = kept.iter().filter(|call| !slow(call)).count();
-        assert!(drawn <= 3, "{drawn} drawn");
+        let sampled = kept.iter().filter(|call| !slow(call)).count();
+        assert!(sampled <= 3, "{sampled} sampled");
         // The program's clock includes the kernel's time and whatever stopped the program next to it.
         let of_program: HashMap<u64, u64> =
             reads_of(&log).iter().map(|read| (read.offset, read.ns)).collect();
@@ -188,16 +188,18 @@ fn weights_of_kept_operations_sum_up_to_all() {
     let (threshold, clearly_slow, recording) = record_small_and_large(&disk, &log, reads, config);
     assert_conserved(&recording);
     let kept = recording.calls_named("pread64");
-    let (slow, drawn): (Vec<&SyscallEvent>, Vec<&SyscallEvent>) =
+    let (slow, sampled): (Vec<&SyscallEvent>, Vec<&SyscallEvent>) =
         kept.into_iter().partition(|call| call.sampling.kept_for().is_some());
-    assert!(drawn.iter().all(|call| call.sampling.log2() == LOG2 && call.exit.0 - call.enter.0 < threshold));
-    let estimated = slow.len() as f64 + drawn.len() as f64 * f64::from(1 << LOG2);
+    assert!(
+        sampled.iter().all(|call| call.sampling.log2() == LOG2 && call.exit.0 - call.enter.0 < threshold)
+    );
+    let estimated = slow.len() as f64 + sampled.len() as f64 * f64::from(1 << LOG2);
     let fast = (reads - slow.len() as u64) as f64;
     let share = 1.0 / f64::from(1 << LOG2);
     let deviation = (fast * share * (1.0 - share)).sqrt() / share;
-    println!("{} slow, {} drawn: {estimated} of {reads} reads", slow.len(), drawn.len());
+    println!("{} slow, {} sampled: {estimated} of {reads} reads", slow.len(), sampled.len());
     assert!((estimated - reads as f64).abs() <= 5.0 * deviation, "{estimated} of {reads}");
-    assert!(slow.len() >= clearly_slow.len() * 19 / 20 && !drawn.is_empty());
+    assert!(slow.len() >= clearly_slow.len() * 19 / 20 && !sampled.is_empty());
 }
 
 /// The percentile follows the reads of the last minute. A reading of the histograms is at most some 1.2 s old.

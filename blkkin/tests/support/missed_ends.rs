@@ -90,7 +90,7 @@ pub(crate) fn until_complete(mut run: impl FnMut() -> Recording) -> Recording {
             return recording;
         }
         let skipped = recording.stats.recursion_misses;
-        // With head sampling the devices of what is left out are in no record.
+        // With head sampling the devices of what is dropped are in no record.
         let explained = match recording.stats.calls_unsampled {
             0 => hidden.explain(Some(&recording.devices()), skipped),
             _ => hidden.explain(None, skipped).of_deferred_operations(),

@@ -53,7 +53,7 @@ struct Iocb {
 const NEW_PART: u32 = 2;
 
 /// Lets the submission that [`submission_of_iocb`] has created be a part of the operation of its call. If there
-/// is no room, it is left out with the call.
+/// is no room, it is dropped with the call.
 #[inline(always)]
 pub fn defer_new_part(percpu: &mut PerCpuState, state: Option<&mut TaskState>) {
     let Some(state) = state else { return };

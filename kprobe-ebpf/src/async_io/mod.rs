@@ -49,7 +49,7 @@ pub const OF_SUBMISSION: u64 = 1;
 pub const OF_UNCOUNTED: u64 = 2;
 /// The bio has a kiocb that no record explains; its address is in the slot's walk.
 pub const OF_UNKNOWN_KIOCB: u64 = 3;
-/// The bio belongs to a submission that head sampling leaves out.
+/// The bio belongs to a submission that head sampling drops.
 pub const OF_UNSAMPLED: u64 = 5;
 
 /// Stores span and root of the io_uring request whose kiocb is at this address in the slot's walk, for the
@@ -85,7 +85,7 @@ fn move_to_own_root(percpu: &mut PerCpuState, entry: &mut AsyncIo) {
     let slot = percpu.slot() as u64;
     let how = deferred::AS_ROOT | entry.verdict as u64;
     if deferred::begin_part(entry.span, how, entry.start_ns, slot) == 0 {
-        // Its bios find no entry, and are left out with it.
+        // Its bios find no entry, and are dropped with it.
         percpu.count(CALLS_UNSAMPLED);
         entry.flags |= ASYNC_UNSAMPLED;
     }

@@ -27,7 +27,7 @@ use crate::runtime::table::{self, ClaimCounters};
 use crate::task::{self, TaskState, open_syscall, page_writes, sampling};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
-use blkkin_probe_abi::deferred::{NO_RULES, drawn};
+use blkkin_probe_abi::deferred::{NO_RULES, sampled_verdict};
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{Program, SyscallShape, TASK_ACTIVE};
@@ -123,7 +123,7 @@ unsafe fn fill<R: KernelRead>(percpu: &mut PerCpuState, entry: &mut AsyncIo, req
     entry.result = 0;
     entry.opcode = opcode;
     entry.interface = ASYNC_IO_URING;
-    entry.verdict = drawn(0) as u8;
+    entry.verdict = sampled_verdict(0) as u8;
 }
 
 /// Stores the submitter. The system call counts it like a bio; one that is recorded only with

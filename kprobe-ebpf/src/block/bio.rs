@@ -192,7 +192,7 @@ pub fn queue<R: KernelRead>(bio: Pointer) {
 }
 
 /// Lets the bio be a part of its deferred operation: that of the part above it, or of the call that the task is
-/// inside. Returns false if there is no room, and the operation is left out.
+/// inside. Returns false if there is no room, and the operation is dropped.
 #[inline(always)]
 fn defer(percpu: &mut PerCpuState, state: Option<&mut TaskState>, lower: bool) -> bool {
     if lower {

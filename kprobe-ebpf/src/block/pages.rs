@@ -224,7 +224,7 @@ pub fn emit(
     if put(percpu) { BIO_HAS_PAGES } else { 0 }
 }
 
-/// Writes the record of a bio that is left out and writes pages of a file: no earlier write is a writer of what
+/// Writes the record of a bio that is dropped and writes pages of a file: no earlier write is a writer of what
 /// the next bio carries.
 #[inline(always)]
 pub fn emit_unsampled(percpu: &mut PerCpuState, bio: u64, bytes: u32) {

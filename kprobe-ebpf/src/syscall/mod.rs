@@ -28,7 +28,7 @@ use crate::runtime::settings::{setting, shape};
 use crate::task::{self, TaskState, open_syscall, page_fault, page_writes, sampling, thread_context};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
-use blkkin_probe_abi::deferred::{KEEP_SYSCALLS, VERDICT_DROP, drawn, sampling_of};
+use blkkin_probe_abi::deferred::{KEEP_SYSCALLS, VERDICT_DROP, sampled_verdict, sampling_of};
 use blkkin_probe_abi::layout::ABSENT;
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::{BLOCK_ONLY_ALL, Program, SyscallShape};
@@ -72,7 +72,7 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
     fields.header.flags = 0;
     fields.header.sampling = 0;
     state.context_fault = 0;
-    (state.verdict, state.deferred) = (drawn(0) as u32, 0);
+    (state.verdict, state.deferred) = (sampled_verdict(0) as u32, 0);
     let sampled = sampling::is_on() && !shape.has(SyscallShape::UNSAMPLED);
     let decided = sampled && !thread_context::may_exist(state);
     if decided && !sampling::decide(state, span) {

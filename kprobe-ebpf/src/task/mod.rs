@@ -7,7 +7,7 @@
 //! - `storage`: the state of a task in task storage
 //! - `filter`, `metadata`: the task filters, and comm, user and cgroup of a task
 //! - `attributes`, `thread_context`: the OpenTelemetry context of a thread
-//! - `sampling`: which roots are left out
+//! - `sampling`: which roots are dropped
 //! - `page_writes`: how many write calls are open by file
 //! - `wait`, `sleep`: what the open system call waited for, and where in the kernel it slept
 //! - `open_syscall`, `page_fault`: the record of the system call or the page fault that is open in

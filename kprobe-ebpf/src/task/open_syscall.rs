@@ -13,7 +13,7 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::context::ContextHead;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::deferred::{
-    KEEP_SYSCALLS, SLOW_AT, VERDICT_DROP, VERDICT_LARGE, combined, drawn, sampling_of,
+    KEEP_SYSCALLS, SLOW_AT, VERDICT_DROP, VERDICT_LARGE, combined, sampled_verdict, sampling_of,
 };
 use blkkin_probe_abi::record::*;
 use blkkin_probe_abi::settings::SyscallShape;
@@ -30,7 +30,7 @@ pub fn exclude(percpu: &mut PerCpuState, state: &mut TaskState, span: u64, count
     percpu.count(counter);
 }
 
-/// Begins a part of the open call's deferred operation. Returns false if there is no room: the call is left out then.
+/// Begins a part of the open call's deferred operation. Returns false if there is no room: the call is dropped then.
 #[inline(always)]
 pub fn begin_part(percpu: &mut PerCpuState, state: &mut TaskState) -> bool {
     let how = deferred::FOR_ROOT | state.verdict as u64;
@@ -77,7 +77,7 @@ pub fn abandon(percpu: &mut PerCpuState, state: &mut TaskState) {
     state.sleep.begin_ns = 0;
     // SAFETY: the clock has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
-    let mut closed = drawn(0);
+    let mut closed = sampled_verdict(0);
     if deferred::is_on() && state.is_deferred() {
         let rule = KEEP_SYSCALLS + state.record.number as u32;
         let verdict = deferred::verdict_of_call(rule, true, now - state.record.enter_ns);

@@ -1,14 +1,14 @@
 //! Head sampling: whether the root of a trace is recorded.
 //!
 //! *In*: the root's id, and the ratio, which user space may change at any time. *Out*: the verdict about the
-//! root, or that it is left out. *Invariant*: [`is_sampled`]. A root that is recorded for
+//! root, or that it is dropped. *Invariant*: [`is_sampled`]. A root that is recorded for
 //! another reason (its program samples the trace, or its trace is unknown) has the ratio 1.
-//! While the trace is [`PAUSED`] no root is drawn.
+//! While the trace is [`PAUSED`] no root is sampled.
 //!
-//! Where operations are [deferred](crate::runtime::deferred), a root that is not drawn is not left out: its end decides.
+//! Where operations are [deferred](crate::runtime::deferred), a root that is not sampled is not dropped: its end decides.
 //!
-//! A call that is left out is open like one that a path filter excludes: its bios are not recorded,
-//! and are not taken for those of the kernel. A submission that is left out keeps its entry for the
+//! A call that is dropped is open like one that a path filter excludes: its bios are not recorded,
+//! and are not taken for those of the kernel. A submission that is dropped keeps its entry for the
 //! same reason: a worker may queue its bios.
 
 use super::storage::TaskState;
@@ -17,7 +17,7 @@ use crate::runtime::deferred;
 use crate::runtime::settings::setting;
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
-use blkkin_probe_abi::deferred::{DRAWN_ONLY, NO_RULES, VERDICT_DROP, drawn};
+use blkkin_probe_abi::deferred::{SAMPLED_ONLY, NO_RULES, VERDICT_DROP, sampled_verdict};
 use blkkin_probe_abi::head_sampling::{PAUSED, SAMPLING_MAX, is_sampled};
 use blkkin_probe_abi::record::SYSCALL_HAS_CONTEXT;
 
@@ -33,7 +33,7 @@ pub fn is_on() -> bool {
 /// Returns whether no operation that begins now is deferred.
 #[inline(always)]
 fn is_suspended(word: u64) -> bool {
-    deferred::is_on() && word & DRAWN_ONLY != 0
+    deferred::is_on() && word & SAMPLED_ONLY != 0
 }
 
 #[inline(always)]
@@ -42,8 +42,8 @@ fn word() -> u64 {
     HEAD_SAMPLING.get_ptr_mut(0).map_or(0, |word| unsafe { core::ptr::read_volatile(word) })
 }
 
-/// Returns the verdict about the root with this id before it ends: drawn by the ratio, or dropped. None if
-/// the root is left out now.
+/// Returns the verdict about the root with this id before it ends: sampled by the ratio, or dropped. None if
+/// the root is dropped now.
 #[inline(always)]
 pub fn of(id: u64) -> Option<u64> {
     let word = word();
@@ -54,13 +54,13 @@ pub fn of(id: u64) -> Option<u64> {
     let sampling = if sampling > SAMPLING_MAX as u64 { SAMPLING_MAX } else { sampling as u8 };
     let suspended = is_suspended(word);
     if is_sampled(id, sampling) {
-        return Some(drawn(sampling) | if suspended { NO_RULES } else { 0 });
+        return Some(sampled_verdict(sampling) | if suspended { NO_RULES } else { 0 });
     }
     (deferred::is_on() && !suspended).then_some(VERDICT_DROP)
 }
 
 /// Decides about the call that the task enters, whose span is `span`, by the trace of its thread's
-/// context if it has one. The context was read. Returns false if the call is left out.
+/// context if it has one. The context was read. Returns false if the call is dropped.
 #[inline(always)]
 pub fn decide(state: &mut TaskState, span: u64) -> bool {
     let mut id = span;

@@ -141,7 +141,7 @@ pub struct TaskState {
     pub commit_dev: u32,
     /// Page faults that had ended when the one of `fault` began.
     pub faults_before: u64,
-    /// Verdict about the open system call so far (`probe_abi::deferred`): without deferred operations, drawn.
+    /// Verdict about the open system call so far (`probe_abi::deferred`): without deferred operations, sampled.
     pub verdict: u32,
     /// 1: the open system call has an entry among the deferred operations.
     pub deferred: u32,

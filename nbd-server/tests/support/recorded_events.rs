@@ -45,7 +45,8 @@ fn event(origin: &EventOrigin<'_>, span_event: &SpanEvent<'_>) -> Event {
         }
         SpanEvent::RpcEndpoint { span, side, unique, protocol, connection, cookie } => {
             let (side, unique) = (u8::from(*side == RpcSide::Server), u8::from(*unique));
-            let fields = format!("span = {span}, side = {side}, unique = {unique}, rule = \"{protocol}\"");
+            let fields =
+                format!("span = {span}, side = {side}, unique = {unique}, protocol = \"{protocol}\"");
             ("rpc_endpoint", format!("{fields}, connection = \"{connection}\", cookie = {cookie}"))
         }
     };

@@ -488,10 +488,10 @@ pub const NBD_PROBES: &[Probe] = &[
         "requests whose TCP connection ended",
     ),
     probe(
-        "nbd_resend",
+        "nbd_retransmit",
         "nbd",
         "tcp_retransmit_skb",
-        "nbd_resend",
+        "nbd_retransmit",
         Need::Optional,
         &[
             "sock_socket",

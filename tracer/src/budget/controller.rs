@@ -11,8 +11,8 @@
 //! middle between them and the budget: what is left is used, however little it is.
 //!
 //! *Operations that are deferred* until they end cost about as much as recorded ones, but for the ring and the
-//! reader. Rules that keep some of them come before the share that is drawn. If the cost is above the budget
-//! though next to nothing is drawn, nothing more is deferred; it is tried again after 20 s, and after twice the time
+//! reader. Rules that keep some of them come before the share that is sampled. If the cost is above the budget
+//! though next to nothing is sampled, nothing more is deferred; it is tried again after 20 s, and after twice the time
 //! whenever the try fails, up to 320 s.
 //!
 //! *Rejected*: a controller that knows only the total (halve above, double below a half). Where the hooks
@@ -51,7 +51,7 @@ pub(super) struct Controller {
     stuck: f64,
     /// Rules keep operations at their end.
     keeps: bool,
-    /// Operations that are not drawn are not deferred.
+    /// Operations that are not sampled are not deferred.
     keep_suspended: bool,
     /// Seconds since that changed.
     unchanged: f64,
@@ -97,7 +97,7 @@ impl Controller {
         self.ratio
     }
 
-    /// Returns whether operations that are not drawn are left out at once, because the budget has no room for
+    /// Returns whether operations that are not sampled are dropped at once, because the budget has no room for
     /// deferring them.
     pub(super) fn keep_suspended(&self) -> bool {
         self.keep_suspended
@@ -314,7 +314,7 @@ mod tests {
         costs
     }
 
-    /// Operations are deferred as long as the budget allows it. The share that is drawn goes first.
+    /// Operations are deferred as long as the budget allows it. The share that is sampled goes first.
     #[test]
     fn keep_is_suspended_last_and_comes_back() {
         let mut controller = Controller::new(BUDGET, HeadSampling::ALL, true);

@@ -11,7 +11,7 @@ use crate::clock;
 /// CPU time of an agent for a record, in ns: 29,800 events a second more take 1.17 % of a CPU more
 /// (docs/performance/agent.md).
 const PROCESS_RECORD_NS: u64 = 400;
-/// Time in the kernel that a record takes and a call that is left out does not, in ns: the difference of a
+/// Time in the kernel that a record takes and a call that is dropped does not, in ns: the difference of a
 /// call that is recorded and one that `--path` excludes is 68 to 286 ns (docs/performance/call.md).
 const RECORD_NS: u64 = 150;
 /// Minimum time between two ticks.

@@ -157,7 +157,7 @@ impl BudgetKeeper {
         self.controller.ratio()
     }
 
-    /// Returns whether operations that are not drawn are left out at once.
+    /// Returns whether operations that are not sampled are dropped at once.
     pub(crate) fn keep_suspended(&self) -> bool {
         self.controller.keep_suspended()
     }
@@ -197,10 +197,10 @@ impl BudgetKeeper {
             one_in.store(wanted.one_in(), Relaxed);
             changes.fetch_add(1, Relaxed);
         }
-        let drawn_only = self.controller.keep_suspended();
-        if drawn_only != self.status.keep_suspended() {
-            ratio.suspend_keep(drawn_only)?;
-            keep_suspended.store(drawn_only, Relaxed);
+        let sampled_only = self.controller.keep_suspended();
+        if sampled_only != self.status.keep_suspended() {
+            ratio.suspend_keep(sampled_only)?;
+            keep_suspended.store(sampled_only, Relaxed);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! *In*: on the host, the options of a QEMU process and the images that it has open; in the guest, sysfs. *Out*: a
 //! name for each disk: `serial=…` if QEMU gave it a serial number, else `bytes=…`.
 //!
-//! *Invariant*: no two disks of one side have one name: both are left out. So guest and host can mean different
+//! *Invariant*: no two disks of one side have one name: both are dropped. So guest and host can mean different
 //! disks by one name only if each has a disk that the other does not have or cannot name, of one size.
 //!
 //! On the host a disk is named only if its image is raw, with its bytes at the guest's offsets, or qcow2, with clusters

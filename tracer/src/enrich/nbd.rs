@@ -12,7 +12,7 @@
 //! note. Each is still an endpoint of a request that a daemon may have received, since it is known
 //! to be sent.
 //!
-//! TCP retransmissions are recorded (`nbd.resent`: when, and how often) on each request whose bytes
+//! TCP retransmissions are recorded (`nbd.retransmitted`: when, and how often) on each request whose bytes
 //! they carry, by the position in the stream. Only the client's own transmissions are observed; a
 //! reply that was sent twice is known to the server's kernel.
 //!
@@ -43,7 +43,7 @@ use program_names::ProgramNames;
 /// reply.
 const PENDING_MAX: usize = 65_536;
 /// Key of the notes on retransmissions: one per retransmission, and one with the total.
-const RETRANSMITTED: &str = "nbd.resent";
+const RETRANSMITTED: &str = "nbd.retransmitted";
 /// Maximum number of notes per request. TCP gives up after 15 retransmissions by default
 /// (tcp_retries2).
 const RETRANSMITTED_MAX: usize = 16;

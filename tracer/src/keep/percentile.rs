@@ -4,7 +4,7 @@
 //! next reading. *Invariant*: the time is the end of the bucket that the percentile of the last minute is in. So at
 //! most that part of the minute's operations took as long, and the time is at most 12.5 % above the percentile.
 //!
-//! *A late reading.* Operations between two readings of more than 10 s apart are left out, and so are all before.
+//! *A late reading.* Operations between two readings of more than 10 s apart are dropped, and so are all before.
 //!
 //! *Few operations.* Where fewer than 1 / (1 − p) operations ended within the minute, the percentile is the slowest of
 //! them. Without any, nothing is slow: there is nothing to compare with.

@@ -69,7 +69,7 @@ pub(crate) fn link_descriptor(link: &FdLink) -> Result<OwnedFd, String> {
     unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(|error| error.to_string())
 }
 
-/// Returns the hits of a kprobe that the kernel skipped, 0 if the kernel does not count them, or why
+/// Returns the runs of a kprobe that the kernel skipped, 0 if the kernel does not count them, or why
 /// the count cannot be read.
 pub(crate) fn of_kprobe(link: &OwnedFd) -> Result<u64, String> {
     let mut info = LinkInfo::default();
@@ -83,7 +83,7 @@ pub(crate) fn of_kprobe(link: &OwnedFd) -> Result<u64, String> {
         libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw const attributes, size_of::<BpfAttr>())
     };
     if result != 0 {
-        return Err(format!("missed hits of a kprobe: {}", std::io::Error::last_os_error()));
+        return Err(format!("skipped runs of a kprobe: {}", std::io::Error::last_os_error()));
     }
     let is_kprobe = info.kind == BPF_LINK_TYPE_PERF_EVENT && info.event == BPF_PERF_EVENT_KPROBE;
     Ok(if is_kprobe { info.missed } else { 0 })
@@ -99,6 +99,6 @@ mod tests {
         assert_eq!(parse("flags:\t02000002\nmemlock:\t4096\n"), None);
         let no_program = std::fs::File::open("/dev/null").unwrap().into();
         assert!(of_program(&no_program).unwrap_err().ends_with("has no recursion_misses"));
-        assert!(of_kprobe(&no_program).unwrap_err().starts_with("missed hits of a kprobe: "));
+        assert!(of_kprobe(&no_program).unwrap_err().starts_with("skipped runs of a kprobe: "));
     }
 }

@@ -172,8 +172,10 @@ pub struct Rule {
     pub value: Option<String>,
     pub side: Option<String>,
     pub unique: Option<String>,
-    pub rule: Option<String>,
-    pub rule_from: Option<String>,
+    #[serde(alias = "rule")]
+    pub protocol: Option<String>,
+    #[serde(alias = "rule_from")]
+    pub protocol_from: Option<String>,
     pub connection: Option<String>,
     pub cookie: Option<String>,
     pub words: Option<String>,
@@ -203,11 +205,16 @@ impl Mapping {
 
     /// Returns the events that a session must enable for these rules. With `published`, blkkin
     /// reads thread contexts from the threads' memory. Events that repeat them are then omitted;
-    /// they are most of a daemon's events. Threads that do not publish use the `unseen_` events.
+    /// they are most of a daemon's events. Threads that do not publish use the `unpublished_` events.
     pub fn events(&self, published: bool) -> Vec<String> {
         let omitted: &[&str] = match published {
-            true => &["blkkin:enter", "blkkin:leave", "blkkin:turn"],
-            false => &["blkkin:unseen_enter", "blkkin:unseen_leave"],
+            true => &["blkkin:enter", "blkkin:leave", "blkkin:switch_span", "blkkin:turn"],
+            false => &[
+                "blkkin:unpublished_enter",
+                "blkkin:unpublished_leave",
+                "blkkin:unseen_enter",
+                "blkkin:unseen_leave",
+            ],
         };
         let events = self.rule.iter().map(|rule| rule.event.clone());
         let mut events: Vec<_> = events.filter(|event| !omitted.contains(&event.as_str())).collect();
@@ -256,8 +263,8 @@ impl Rule {
                 invalid("`key_name` or `key_name_from` is missing")
             }
             RuleKind::Text | RuleKind::Number if self.value.is_none() => invalid("`value` is missing"),
-            RuleKind::RpcEndpoint if self.rule.is_none() && self.rule_from.is_none() => {
-                invalid("`rule` or `rule_from` is missing")
+            RuleKind::RpcEndpoint if self.protocol.is_none() && self.protocol_from.is_none() => {
+                invalid("`protocol` or `protocol_from` is missing")
             }
             RuleKind::RpcEndpoint
                 if self.side.is_none() || self.connection.is_none() || self.cookie.is_none() =>

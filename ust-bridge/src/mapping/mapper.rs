@@ -427,7 +427,7 @@ impl<'v> EventMapping<'_, 'v> {
             span,
             side: if self.number(bound.side) == 0 { RpcSide::Client } else { RpcSide::Server },
             unique: self.number(bound.unique) != 0,
-            protocol: self.rule_value(&bound.rule),
+            protocol: self.rule_value(&bound.protocol),
             connection: bound.connection.map(|field| self.text(field)).unwrap_or_default(),
             cookie: self.number(bound.cookie),
         }

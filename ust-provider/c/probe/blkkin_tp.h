@@ -55,18 +55,18 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, leave,
 )
 
 /* enter and leave of a process that does not publish OpenTelemetry's thread contexts. */
-LTTNG_UST_TRACEPOINT_EVENT(blkkin, unseen_enter,
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, unpublished_enter,
 	LTTNG_UST_TP_ARGS(uint64_t, span),
 	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
 )
 
-LTTNG_UST_TRACEPOINT_EVENT(blkkin, unseen_leave,
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, unpublished_leave,
 	LTTNG_UST_TP_ARGS(uint64_t, span),
 	LTTNG_UST_TP_FIELDS(lttng_ust_field_integer(uint64_t, span, span))
 )
 
 /* leave of `left` and enter of `span`, without a system call in between. */
-LTTNG_UST_TRACEPOINT_EVENT(blkkin, turn,
+LTTNG_UST_TRACEPOINT_EVENT(blkkin, switch_span,
 	LTTNG_UST_TP_ARGS(uint64_t, left, uint64_t, span),
 	LTTNG_UST_TP_FIELDS(
 		lttng_ust_field_integer(uint64_t, left, left)
@@ -102,13 +102,13 @@ LTTNG_UST_TRACEPOINT_EVENT(blkkin, number,
 
 /* RPC endpoint. side: 0 client, 1 server. unique: a cookie occurs only once on this connection. */
 LTTNG_UST_TRACEPOINT_EVENT(blkkin, rpc_endpoint,
-	LTTNG_UST_TP_ARGS(uint64_t, span, uint8_t, side, uint8_t, unique, const char *, rule, const char *, connection,
+	LTTNG_UST_TP_ARGS(uint64_t, span, uint8_t, side, uint8_t, unique, const char *, protocol, const char *, connection,
 			  uint64_t, cookie),
 	LTTNG_UST_TP_FIELDS(
 		lttng_ust_field_integer(uint64_t, span, span)
 		lttng_ust_field_integer(uint8_t, side, side)
 		lttng_ust_field_integer(uint8_t, unique, unique)
-		lttng_ust_field_string(rule, rule)
+		lttng_ust_field_string(protocol, protocol)
 		lttng_ust_field_string(connection, connection)
 		lttng_ust_field_integer(uint64_t, cookie, cookie)
 	)

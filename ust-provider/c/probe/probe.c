@@ -65,19 +65,19 @@ static void leave(uint64_t span)
 	EMIT(blkkin, leave, span);
 }
 
-static void unseen_enter(uint64_t span)
+static void unpublished_enter(uint64_t span)
 {
-	EMIT(blkkin, unseen_enter, span);
+	EMIT(blkkin, unpublished_enter, span);
 }
 
-static void unseen_leave(uint64_t span)
+static void unpublished_leave(uint64_t span)
 {
-	EMIT(blkkin, unseen_leave, span);
+	EMIT(blkkin, unpublished_leave, span);
 }
 
-static void turn(uint64_t left, uint64_t span)
+static void switch_span(uint64_t left, uint64_t span)
 {
-	EMIT(blkkin, turn, left, span);
+	EMIT(blkkin, switch_span, left, span);
 }
 
 static void event(uint64_t span, const char *name)
@@ -95,10 +95,10 @@ static void number(uint64_t span, const char *key, int64_t val)
 	EMIT(blkkin, number, span, non_null(key), val);
 }
 
-static void rpc_endpoint(uint64_t span, uint8_t side, uint8_t unique, const char *rule, const char *connection,
+static void rpc_endpoint(uint64_t span, uint8_t side, uint8_t unique, const char *protocol, const char *connection,
 		    uint64_t cookie)
 {
-	EMIT(blkkin, rpc_endpoint, span, side, unique, non_null(rule), non_null(connection), cookie);
+	EMIT(blkkin, rpc_endpoint, span, side, unique, non_null(protocol), non_null(connection), cookie);
 }
 
 #define TRACE_FIELDS(w)														\
@@ -180,9 +180,9 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 		[BLKKIN_TEXT] = STATE(blkkin, text),
 		[BLKKIN_NUMBER] = STATE(blkkin, number),
 		[BLKKIN_RPC_ENDPOINT] = STATE(blkkin, rpc_endpoint),
-		[BLKKIN_TURN] = STATE(blkkin, turn),
-		[BLKKIN_UNSEEN_ENTER] = STATE(blkkin, unseen_enter),
-		[BLKKIN_UNSEEN_LEAVE] = STATE(blkkin, unseen_leave),
+		[BLKKIN_SWITCH_SPAN] = STATE(blkkin, switch_span),
+		[BLKKIN_UNPUBLISHED_ENTER] = STATE(blkkin, unpublished_enter),
+		[BLKKIN_UNPUBLISHED_LEAVE] = STATE(blkkin, unpublished_leave),
 		[BLKKIN_ZIPKIN_TIMESTAMP] = STATE(zipkin, timestamp),
 		[BLKKIN_ZIPKIN_KEYVAL_STRING] = STATE(zipkin, keyval_string),
 		[BLKKIN_ZIPKIN_KEYVAL_INTEGER] = STATE(zipkin, keyval_integer),
@@ -196,9 +196,9 @@ __attribute__((visibility("default"))) const struct blkkin_probe blkkin_probe = 
 	.text = text,
 	.number = number,
 	.rpc_endpoint = rpc_endpoint,
-	.turn = turn,
-	.unseen_enter = unseen_enter,
-	.unseen_leave = unseen_leave,
+	.switch_span = switch_span,
+	.unpublished_enter = unpublished_enter,
+	.unpublished_leave = unpublished_leave,
 	.keep_root = keep_root,
 	.set_rate = set_rate,
 	.seen_enabled = seen_enabled,

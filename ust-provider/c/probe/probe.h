@@ -28,9 +28,9 @@ enum blkkin_event {
 	BLKKIN_ZIPKIN_KEYVAL_INTEGER,
 	BLKKIN_ZIPKIN_KEYVAL,
 	/* Added later: installed headers have the numbers of those before. */
-	BLKKIN_TURN,
-	BLKKIN_UNSEEN_ENTER,
-	BLKKIN_UNSEEN_LEAVE,
+	BLKKIN_SWITCH_SPAN,
+	BLKKIN_UNPUBLISHED_ENTER,
+	BLKKIN_UNPUBLISHED_LEAVE,
 	BLKKIN_EVENTS
 };
 
@@ -61,11 +61,11 @@ struct blkkin_probe {
 	void (*event)(uint64_t span, const char *name);
 	void (*text)(uint64_t span, const char *key, const char *val);
 	void (*number)(uint64_t span, const char *key, int64_t val);
-	void (*rpc_endpoint)(uint64_t span, uint8_t side, uint8_t unique, const char *rule, const char *connection,
+	void (*rpc_endpoint)(uint64_t span, uint8_t side, uint8_t unique, const char *protocol, const char *connection,
 			uint64_t cookie);
-	void (*turn)(uint64_t left, uint64_t span);
-	void (*unseen_enter)(uint64_t span);
-	void (*unseen_leave)(uint64_t span);
+	void (*switch_span)(uint64_t left, uint64_t span);
+	void (*unpublished_enter)(uint64_t span);
+	void (*unpublished_leave)(uint64_t span);
 	/*
 	 * Returns the sampling ratio of a root that begins now, per million, or 0 if it is dropped;
 	 * and in the upper 32 bits how many of this thread's next roots are dropped without asking.

@@ -101,8 +101,8 @@ void blkkin_ust_turn(uint64_t left, uint64_t span)
 
 	if (!probe)
 		return;
-	if (left && span && __atomic_load_n(probe->state[BLKKIN_TURN], __ATOMIC_RELAXED)) {
-		probe->turn(left, span);
+	if (left && span && __atomic_load_n(probe->state[BLKKIN_SWITCH_SPAN], __ATOMIC_RELAXED)) {
+		probe->switch_span(left, span);
 	} else {
 		if (left)
 			probe->leave(left);
@@ -112,9 +112,9 @@ void blkkin_ust_turn(uint64_t left, uint64_t span)
 	if (__atomic_load_n(&blkkin_ust_publishes, __ATOMIC_RELAXED))
 		return;
 	if (left)
-		probe->unseen_leave(left);
+		probe->unpublished_leave(left);
 	if (span)
-		probe->unseen_enter(span);
+		probe->unpublished_enter(span);
 }
 
 void blkkin_ust_event(uint64_t span, const char *name)
@@ -141,11 +141,11 @@ void blkkin_ust_number(uint64_t span, const char *key, int64_t val)
 		probe->number(span, key, val);
 }
 
-void blkkin_ust_rpc_endpoint(uint64_t span, enum blkkin_rpc_side side, bool unique, const char *rule, const char *connection,
+void blkkin_ust_rpc_endpoint(uint64_t span, enum blkkin_rpc_side side, bool unique, const char *protocol, const char *connection,
 			     uint64_t cookie)
 {
 	const struct blkkin_probe *probe = current_probe();
 
 	if (probe)
-		probe->rpc_endpoint(span, (uint8_t) side, unique, rule, connection, cookie);
+		probe->rpc_endpoint(span, (uint8_t) side, unique, protocol, connection, cookie);
 }

@@ -71,7 +71,7 @@ int main(void)
 	blkkin_leave(&child);
 	printf("blkkin:leave { span = %" PRIu64 " }\n", child.context.span);
 	blkkin_rpc_endpoint(&root, BLKKIN_RPC_SERVER, "nbd", "unix:1-unix:2", UINT64_MAX, true);
-	printf("blkkin:rpc_endpoint { span = %" PRIu64 ", side = 1, unique = 1, rule = \"nbd\", connection = \"unix:1-unix:2\", "
+	printf("blkkin:rpc_endpoint { span = %" PRIu64 ", side = 1, unique = 1, protocol = \"nbd\", connection = \"unix:1-unix:2\", "
 	       "cookie = 18446744073709551615 }\n",
 	       root.context.span);
 	blkkin_fail(&child, 5);
@@ -128,7 +128,7 @@ int main(void)
 	blkkin_sequence_enter(&sequence, &root);
 	printf("blkkin:enter { span = %" PRIu64 " }\n", root.context.span);
 	blkkin_sequence_enter(&sequence, &child);
-	printf("blkkin:turn { left = %" PRIu64 ", span = %" PRIu64 " }\n", root.context.span, child.context.span);
+	printf("blkkin:switch_span { left = %" PRIu64 ", span = %" PRIu64 " }\n", root.context.span, child.context.span);
 	blkkin_sequence_exit(&sequence);
 	printf("blkkin:leave { span = %" PRIu64 " }\n", child.context.span);
 	printf("blkkin:end { span = %" PRIu64 ", status = 0 }\n", root.context.span);

@@ -53,7 +53,7 @@ fn spans() {
         println!("blkkin:number {{ span = {}, key = \"bytes\", val = -4096 }}", scoped.context().span);
         scoped.rpc_endpoint(RpcSide::Client, c"nbd", c"a-b", 7, false);
         println!(
-            "blkkin:rpc_endpoint {{ span = {}, side = 0, unique = 0, rule = \"nbd\", connection = \"a-b\", cookie = 7 }}",
+            "blkkin:rpc_endpoint {{ span = {}, side = 0, unique = 0, protocol = \"nbd\", connection = \"a-b\", cookie = 7 }}",
             scoped.context().span
         );
         scoped.set_error(5);

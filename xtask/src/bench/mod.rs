@@ -104,7 +104,7 @@ const BENCHES: &[Bench] = &[
     bench("top", "requests that are counted, beside recorded ones and bpftrace (6 min)", DISKS, WITH_PEERS),
     bench(
         "sampling",
-        "operations that are drawn or kept by rules, beside all of them (7 min)",
+        "operations that are sampled or kept by rules, beside all of them (7 min)",
         DISKS,
         WITH_PEERS,
     ),

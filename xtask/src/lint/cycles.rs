@@ -5,7 +5,7 @@
 //!
 //! *Invariant*: at every level the modules of a crate form a directed acyclic graph, so a reader
 //! can take them in order. A child may use its parent's items, and a parent its children's: that is
-//! one module in several files. Test modules are left out.
+//! one module in several files. Test modules are omitted.
 //!
 //! *Rejected*: `cargo-modules`, which builds each crate once more to read the same paths.
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// Artifact, `GROUP:NAME:VERSION`, and dependencies of it that are left out, `GROUP:NAME`.
+/// Artifact, `GROUP:NAME:VERSION`, and dependencies of it that are omitted, `GROUP:NAME`.
 pub(super) type Artifact<'a> = (&'a str, &'a [&'a str]);
 
 /// Downloads the artifacts into a folder. They are downloaded under another name and renamed, so

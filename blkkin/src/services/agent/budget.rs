@@ -53,7 +53,7 @@ impl BudgetReport {
         if keep_suspended != was_suspended {
             match keep_suspended {
                 true => warn!(
-                    "--keep is suspended: the cost is above the budget of {budget} % though nearly nothing is drawn"
+                    "--keep is suspended: the cost is above the budget of {budget} % though nearly nothing is sampled"
                 ),
                 false => info!("--keep has an effect again"),
             }

@@ -270,7 +270,7 @@ impl ServiceStatus for AgentMetrics {
         families.push(MetricFamily::by_label(
             "by",
             "calls_filtered",
-            "System calls that a filter or head sampling left out, by the side that did",
+            "System calls that a filter or head sampling dropped, by the side that did",
             vec![
                 ("kernel", stats.calls_filtered),
                 ("reader", stats.calls_excluded),

@@ -203,7 +203,8 @@ impl<'a> Link<'a> {
         }
         let has_host = self.sender.has_host();
         if has_host != self.had_host {
-            let state = if has_host { "the host's agent is there" } else { "the host's agent is away" };
+            let state =
+                if has_host { "the host's agent is reachable" } else { "the host's agent is unreachable" };
             info!("{}: {state}", self.port.name());
             self.had_host = has_host;
         }

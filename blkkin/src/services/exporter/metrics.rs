@@ -58,7 +58,7 @@ impl ExporterMetrics {
 
     fn by(
         &self,
-        fragment: &'static str,
+        label: &'static str,
         name: &'static str,
         help: &'static str,
         of: impl Fn(&DestinationStats) -> Vec<(&'static str, u64)>,
@@ -66,8 +66,8 @@ impl ExporterMetrics {
         let mut samples = Vec::new();
         for status in &self.destinations {
             for (value, count) in of(&status.stats()) {
-                let fragments = vec![(DESTINATION, status.name.clone()), (fragment, value.to_owned())];
-                samples.push((fragments, Sample::Number(count as f64)));
+                let labels = vec![(DESTINATION, status.name.clone()), (label, value.to_owned())];
+                samples.push((labels, Sample::Number(count as f64)));
             }
         }
         MetricFamily { name, help, kind: MetricKind::Counter, samples }
@@ -112,7 +112,7 @@ impl ServiceStatus for ExporterMetrics {
             self.counter("exporter_records_unreadable", "Unreadable records in blkkin.dead", |t| {
                 t.unreadable
             }),
-            self.by("answer", "exporter_requests", "Requests by result", requests),
+            self.by("result", "exporter_requests", "Requests by result", requests),
             self.by("reason", "exporter_retries", "Requests that are retried, by reason", retries),
             self.counter("exporter_bytes", "Bytes of all requests, without protocol overhead", |stats| {
                 stats.bytes
@@ -200,12 +200,10 @@ mod tests {
         status.stats().attempted(attempt(7, true, AttemptResult::Accepted));
         status.stats().delivered += 7;
         let families = metrics.metric_families();
-        let value = |name: &str, fragment: Option<&str>| {
+        let value = |name: &str, value: Option<&str>| {
             let family = families.iter().find(|family| family.name == name).unwrap();
-            let sample = family
-                .samples
-                .iter()
-                .find(|(fragments, _)| fragments.get(1).map(|l| l.1.as_str()) == fragment);
+            let sample =
+                family.samples.iter().find(|(labels, _)| labels.get(1).map(|l| l.1.as_str()) == value);
             match &sample.unwrap().1 {
                 Sample::Number(number) => *number,
                 Sample::Histogram(_) => panic!("{family:?}"),

@@ -41,8 +41,8 @@ impl PendingSpans {
     /// Adds the spans of a record's fragments; returns the number of fragments.
     pub(super) fn add(&mut self, batch: FragmentBatch) -> u64 {
         let count = batch.fragments.len() as u64;
-        for (number, piece) in (0..).map(|n| batch.first.wrapping_add(n)).zip(batch.fragments) {
-            let TraceFragment { trace, mut spans, kind: part, complete, sampled, .. } = piece;
+        for (number, fragment) in (0..).map(|n| batch.first.wrapping_add(n)).zip(batch.fragments) {
+            let TraceFragment { trace, mut spans, kind: part, complete, sampled, .. } = fragment;
             if let Some(sampled) = &sampled {
                 tag_root(trace, part, &mut spans, sampled);
             }
@@ -79,7 +79,7 @@ impl PendingSpans {
         let fragment = self.fragments.iter().find(|fragment| fragment.spans.contains(&index))?;
         let FragmentInfo { from, number, trace, part, complete, .. } = *fragment;
         let spans = vec![self.spans.get(index)?.clone()];
-        let piece = TraceFragment {
+        let fragment = TraceFragment {
             trace,
             spans,
             kind: part,
@@ -97,7 +97,7 @@ impl PendingSpans {
             payload: v1::encode_fragments(&FragmentBatch {
                 origin: from,
                 first: number,
-                fragments: vec![piece],
+                fragments: vec![fragment],
             }),
         })
     }
@@ -142,12 +142,12 @@ mod tests {
 
     fn batch() -> FragmentBatch {
         let sampled = Some(Sampled { rule: "slow".into(), one_in: 10 });
-        let piece = |spans, sampled| TraceFragment { sampled, ..TraceFragment::whole(TraceId(7), spans) };
+        let fragment = |spans, sampled| TraceFragment { sampled, ..TraceFragment::whole(TraceId(7), spans) };
         let from = FragmentOrigin { stage: StageId::Assemble, partition: 3, incarnation: Incarnation(0xab) };
         let fragments = vec![
-            piece(vec![span(1, Some(2)), span(2, None)], sampled),
-            piece(vec![span(3, Some(2))], None),
-            piece(vec![span(4, None)], None),
+            fragment(vec![span(1, Some(2)), span(2, None)], sampled),
+            fragment(vec![span(3, Some(2))], None),
+            fragment(vec![span(4, None)], None),
         ];
         FragmentBatch { origin: from, first: 40, fragments }
     }

@@ -327,7 +327,7 @@ fn map_event(
     if let Some(gap) = view.gap {
         record_gap(daemon_spans, gap, updates);
     }
-    mapper.map(view, &mut |at, fact| daemon_spans.apply(at, &fact, updates));
+    mapper.map(view, &mut |at, span_event| daemon_spans.apply(at, &span_event, updates));
 }
 
 fn record_gap(daemon_spans: &mut DaemonSpans, gap: Gap, updates: &mut Vec<Update>) {

@@ -27,14 +27,14 @@ const WAIT: Duration = Duration::from_millis(20);
 /// The outcome of the thread.
 #[derive(Debug)]
 pub(super) struct UsdtOutcome {
-    pub(super) operations: DaemonSpanStats,
+    pub(super) daemon_spans: DaemonSpanStats,
     pub(super) stats: UsdtSourceStats,
 }
 
 pub(super) struct UsdtCorrelation {
     mapping: UsdtMapping,
     events: Receiver<UsdtBatch>,
-    operations: DaemonSpans,
+    daemon_spans: DaemonSpans,
     correlator: Correlator,
     /// Exited threads, until their events are complete.
     exits: VecDeque<(Thread, MonotonicNs)>,
@@ -53,7 +53,7 @@ impl UsdtCorrelation {
         UsdtCorrelation {
             mapping,
             events,
-            operations: DaemonSpans::default(),
+            daemon_spans: DaemonSpans::default(),
             correlator: Correlator::default(),
             exits: VecDeque::new(),
             discard_until: MonotonicNs(0),
@@ -91,13 +91,13 @@ impl UsdtCorrelation {
             }
         }
         let mut updates = Vec::new();
-        self.operations.finish(clock::now().0, &mut updates);
+        self.daemon_spans.finish(clock::now().0, &mut updates);
         self.correlator.add_updates(updates, MonotonicNs(u64::MAX));
         for batch in self.correlator.finish() {
             let _ = out.publish(batch);
         }
         self.publish();
-        UsdtOutcome { operations: *self.operations.stats(), stats: self.stats }
+        UsdtOutcome { daemon_spans: *self.daemon_spans.stats(), stats: self.stats }
     }
 
     fn publish(&mut self) {
@@ -138,8 +138,10 @@ impl UsdtCorrelation {
                 arguments: &event.arguments,
                 text: event.text.as_deref(),
             };
-            let (mapping, operations) = (&mut self.mapping, &mut self.operations);
-            if !mapping.map(&usdt_event, &mut |at, fact| operations.apply(at, &fact, &mut updates)) {
+            let (mapping, daemon_spans) = (&mut self.mapping, &mut self.daemon_spans);
+            if !mapping
+                .map(&usdt_event, &mut |at, span_event| daemon_spans.apply(at, &span_event, &mut updates))
+            {
                 let until = MonotonicNs(event.time.0 + 1);
                 self.record_loss(LostEvents { from: event.time, until, count: 1 }, &mut updates);
             }
@@ -149,8 +151,8 @@ impl UsdtCorrelation {
     }
 
     fn record_loss(&mut self, lost: LostEvents, updates: &mut Vec<Update>) {
-        self.operations.abandon_open(lost.from.0, updates);
-        self.operations.record_loss(lost.from.0, lost.until.0, lost.count, updates);
+        self.daemon_spans.abandon_open(lost.from.0, updates);
+        self.daemon_spans.record_loss(lost.from.0, lost.until.0, lost.count, updates);
         self.mapping.forget_open_spans();
         self.discard_until = self.discard_until.max(lost.until);
     }
@@ -160,9 +162,9 @@ impl UsdtCorrelation {
         while let Some((thread, at)) = self.exits.pop_front_if(|(_, at)| *at <= until) {
             self.mapping.thread_exited(thread.pid, thread.tid);
             if thread.pid == thread.tid {
-                self.operations.process_exited(thread.process(), at.0, updates);
+                self.daemon_spans.process_exited(thread.process(), at.0, updates);
             } else {
-                self.operations.thread_exited(thread, at.0, updates);
+                self.daemon_spans.thread_exited(thread, at.0, updates);
             }
         }
     }

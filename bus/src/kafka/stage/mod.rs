@@ -96,6 +96,6 @@ fn stage_name(stage: StageId) -> &'static str {
     match stage {
         StageId::Join => "join",
         StageId::Assemble => "assemble",
-        StageId::Link => "meet",
+        StageId::Link => "link",
     }
 }

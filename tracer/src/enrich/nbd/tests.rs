@@ -153,7 +153,7 @@ fn retransmission_is_recorded_on_the_requests_with_its_bytes() {
     }
     requests.finish(MonotonicNs(70), &mut out);
     let retransmits = |one: &DaemonSpanEvent| -> Vec<AnnotationValue> {
-        let notes = one.annotations.iter().filter(|note| &*note.key == "nbd.resent");
+        let notes = one.annotations.iter().filter(|note| &*note.key == "nbd.retransmitted");
         notes.map(|note| note.value.clone()).collect()
     };
     let noted: Vec<_> = spans(&out).into_iter().map(retransmits).collect();

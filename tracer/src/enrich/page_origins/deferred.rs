@@ -42,7 +42,7 @@ impl DeferredOrigins {
     }
 
     /// Takes an origin whose bio's record has not come. Returns it if that is not awaited. The origin of a bio that
-    /// is left out, which has no span, goes.
+    /// is dropped, which has no span, goes.
     pub(super) fn take(&mut self, event: PageOriginEvent) -> Option<PageOriginEvent> {
         if event.bio == SpanId(0) {
             return None;

@@ -67,7 +67,7 @@ pub(crate) struct Writer {
 
 /// A write-back of a range that a write overlapped in time.
 #[derive(Clone, Debug)]
-pub(crate) struct Carried {
+pub(crate) struct WrittenRange {
     pub(crate) range: Range<u64>,
     pub(crate) queued: MonotonicNs,
 }
@@ -150,7 +150,13 @@ impl DirtyRanges {
     }
 
     /// Records a write. `carried` lists the write-backs that were queued while it was under way.
-    pub(crate) fn write(&mut self, file: FileId, range: Range<u64>, writer: &Writer, carried: &[Carried]) {
+    pub(crate) fn write(
+        &mut self,
+        file: FileId,
+        range: Range<u64>,
+        writer: &Writer,
+        carried: &[WrittenRange],
+    ) {
         if let Some(trace) = writer.trace {
             self.traces.insert(writer.span.0, trace);
         }
@@ -167,7 +173,7 @@ impl DirtyRanges {
                 carried: 0,
             };
             let mut parts = vec![entry];
-            for Carried { range, queued } in carried {
+            for WrittenRange { range, queued } in carried {
                 let stamp = self.stamp(*queued);
                 let split = |entry| split(entry, key.1, range, stamp, true);
                 parts = parts.into_iter().flat_map(split).collect();

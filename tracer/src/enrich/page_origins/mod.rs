@@ -56,7 +56,7 @@ use blkkin_wire::page_origin::{PageOriginEvent, PagePart, PageWriter, Unattribut
 use crate::read::translate::pages;
 use crate::stats::device_bytes::DeviceByteCounters;
 use deferred::DeferredOrigins;
-use dirty_ranges::{Carried, DirtyRanges, Writer};
+use dirty_ranges::{DirtyRanges, Writer, WrittenRange};
 use loop_bios::{LoopBio, LoopBios};
 use page_set::PageSet;
 use write_range::Change;
@@ -294,7 +294,7 @@ impl PageOrigins {
         event.writers = self.ranges.carry(file, &ranges, event.time, &mut covered);
         self.carried.insert(file, event.time);
         self.files.insert(event.bio, file);
-        // A deferred bio's end is known late, and that of one that is left out never: whatever began later counts for
+        // A deferred bio's end is known late, and that of one that is dropped never: whatever began later counts for
         // the next bio alone.
         let ended = (pages::is_deferred(record) || pages::is_unsampled(record)).then_some(event.time);
         let waiting = Waiting { event, submission, ranges, covered, open_writes: record.open_writes, ended };
@@ -431,7 +431,11 @@ impl PageOrigins {
 
     /// Passes an operation that has ended to the bios that were queued while it was under way. Returns
     /// these.
-    fn end_operation(&mut self, operation: &Operation<'_>, out: &mut Vec<PageOriginEvent>) -> Vec<Carried> {
+    fn end_operation(
+        &mut self,
+        operation: &Operation<'_>,
+        out: &mut Vec<PageOriginEvent>,
+    ) -> Vec<WrittenRange> {
         let Some(bios) = self.waiting.get_mut(&operation.file) else { return Vec::new() };
         let mut carried = Vec::new();
         for waiting in &mut bios.open {
@@ -522,11 +526,11 @@ impl WaitingBios {
 impl Waiting {
     /// Takes an operation that has ended for a writer if it was under way while the bio was queued or
     /// transferred. Appends the bio's range if the operation was under way when the bio was queued.
-    fn end_operation(&mut self, operation: &Operation<'_>, carried: &mut Vec<Carried>) {
+    fn end_operation(&mut self, operation: &Operation<'_>, carried: &mut Vec<WrittenRange>) {
         let Operation { times: [begin, end], counted, written, writer, .. } = operation;
         let queued = self.event.time;
         if *begin <= queued && queued < *end {
-            carried.extend(self.ranges.iter().cloned().map(|range| Carried { range, queued }));
+            carried.extend(self.ranges.iter().cloned().map(|range| WrittenRange { range, queued }));
             self.add(written, writer, WriterEvidence::UnderWay);
             self.open_writes = self.open_writes.saturating_sub(u32::from(*counted));
         } else if *begin > queued && self.ended.is_none_or(|ended| *begin < ended) {

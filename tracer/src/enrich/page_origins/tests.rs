@@ -349,7 +349,7 @@ fn an_earlier_writer_is_no_second_choice_if_not_all_writes_are_recorded() {
     assert_eq!(found[1].bytes_unattributed, 4_096);
 }
 
-/// A bio that is left out writes the page: no write of before is a writer of the next bio.
+/// A bio that is dropped writes the page: no write of before is a writer of the next bio.
 #[test]
 fn a_bio_that_is_left_out_makes_its_range_clean() {
     let mut origins = new();

@@ -55,7 +55,7 @@ pub(crate) fn is_deferred(record: &BioPagesRecord) -> bool {
     record.header.flags & raw::PAGES_DEFERRED != 0
 }
 
-/// Returns whether the bio is left out: the record states only that its pages are clean.
+/// Returns whether the bio is dropped: the record states only that its pages are clean.
 pub(crate) fn is_unsampled(record: &BioPagesRecord) -> bool {
     record.header.flags & raw::PAGES_UNSAMPLED != 0
 }

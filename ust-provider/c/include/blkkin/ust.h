@@ -203,7 +203,7 @@ void blkkin_ust_turn(uint64_t left, uint64_t span);
 void blkkin_ust_event(uint64_t span, const char *name);
 void blkkin_ust_text(uint64_t span, const char *key, const char *val);
 void blkkin_ust_number(uint64_t span, const char *key, int64_t val);
-void blkkin_ust_rpc_endpoint(uint64_t span, enum blkkin_rpc_side side, bool unique, const char *rule, const char *connection,
+void blkkin_ust_rpc_endpoint(uint64_t span, enum blkkin_rpc_side side, bool unique, const char *protocol, const char *connection,
 			     uint64_t cookie);
 
 static inline bool blkkin_ust_on(unsigned event)
@@ -399,18 +399,18 @@ static inline void blkkin_number(const struct blkkin_span *span, const char *key
 
 /*
  * Marks the span as one endpoint of a request that crossed `connection`. `cookie` is the protocol's
- * own id of the request. Two endpoints with the same rule, connection and cookie are linked.
+ * own id of the request. Two endpoints with the same protocol, connection and cookie are linked.
  * `connection` names both addresses, the client's first. `unique` states that a cookie occurs only
  * once on this connection.
  *
  * A server on another machine calls blkkin_event(span, "answers") just before it sends the reply.
  * The client may have the reply before the end of the span is emitted.
  */
-static inline void blkkin_rpc_endpoint(const struct blkkin_span *span, enum blkkin_rpc_side side, const char *rule,
+static inline void blkkin_rpc_endpoint(const struct blkkin_span *span, enum blkkin_rpc_side side, const char *protocol,
 				       const char *connection, uint64_t cookie, bool unique)
 {
 	if (blkkin_is_recording(span))
-		blkkin_ust_rpc_endpoint(span->context.span, side, unique, rule, connection, cookie);
+		blkkin_ust_rpc_endpoint(span->context.span, side, unique, protocol, connection, cookie);
 }
 
 /* Sets the error of the operation to a positive errno. The last call counts. */

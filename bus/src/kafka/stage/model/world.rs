@@ -14,7 +14,7 @@
 //! | a request can overtake one on an older connection | one processor thread of a broker a connection |
 //! | an evicted member learns it from a heartbeat, at any later time | KIP-62 |
 //!
-//! Left out: replication (`acks=all` records do not vanish), compaction (it removes only what a
+//! Not modelled: replication (`acks=all` records do not vanish), compaction (it removes only what a
 //! tombstone has replaced), KIP-848, retention, and a full queue.
 
 use std::collections::{BTreeMap, BTreeSet};
