@@ -188,7 +188,7 @@ impl Agent {
     fn end(&mut self) -> Result<()> {
         process::signal(&self.child.0, libc::SIGTERM)?;
         if !self.child.0.wait()?.success() {
-            bail!("the agent failed: see agent.log beside this bench's result");
+            bail!("the agent failed: see agent.log next to this bench's result");
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ fn build_report(samples: &[Vec<Round>], most: f64, round: Duration) -> BenchRepo
     );
     let how = format!(
         "fio reads 4 KiB with direct I/O from a loop device over tmpfs, rates alternating, {} rounds of {} s; `blkkin agent` with its defaults \
-         and a spool on the machine's disk follows everything, also the broker beside it.",
+         and a spool on the machine's disk follows everything, also the broker on the same machine.",
         samples.first().map_or(0, Vec::len),
         round.as_secs()
     );

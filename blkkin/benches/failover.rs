@@ -150,6 +150,6 @@ fn main() {
     measure("classic, it restarts under its name", "", &[], true);
     measure("KIP-848, the cluster's defaults, survivor", "", newer, false);
     measure("KIP-848, the cluster's defaults, it restarts under its name", "", newer, true);
-    measure("KIP-848, the cluster says 6 s, survivor", QUICK, newer, false);
-    measure("KIP-848, the cluster says 6 s, it restarts under its name", QUICK, newer, true);
+    measure("KIP-848, the cluster sets 6 s, survivor", QUICK, newer, false);
+    measure("KIP-848, the cluster sets 6 s, it restarts under its name", QUICK, newer, true);
 }

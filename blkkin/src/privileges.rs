@@ -109,7 +109,7 @@ pub(crate) fn with_only<T: Send>(
 }
 
 fn not_dropped(error: std::io::Error) -> CliError {
-    CliError::cannot_trace("cannot drop capabilities", error, "a user who has none, or report this")
+    CliError::cannot_trace("cannot drop capabilities", error, "a user without capabilities, or report this")
 }
 
 impl fmt::Display for Confinement {

@@ -34,7 +34,7 @@ pub struct AgentGuest<'a> {
     pub machine_id: u128,
     /// Script of the first process, after the folders are mounted and the drivers loaded.
     pub script: &'a str,
-    /// Programs of this machine besides busybox; they come before busybox's own.
+    /// Programs of this machine in addition to busybox; they come before busybox's own.
     pub programs: &'a [&'a str],
     /// Number of virtual CPUs.
     pub cpus: u32,

@@ -18,7 +18,7 @@ pub struct Boot<'a> {
     pub cpus: u32,
     /// Memory in MiB.
     pub memory_mib: u32,
-    /// Kernel parameters besides those of the console.
+    /// Kernel parameters in addition to those of the console.
     pub parameters: &'a str,
 }
 

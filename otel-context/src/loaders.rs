@@ -8,7 +8,7 @@
 //! *Not covered*: musl on aarch64, for which no compiler is packaged; [`crate::tests`] has a
 //! hand-written case.
 
-#![allow(clippy::print_stdout, reason = "a test that cannot run says so")]
+#![allow(clippy::print_stdout, reason = "a test that cannot run reports why")]
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

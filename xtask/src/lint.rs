@@ -43,9 +43,12 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -
             shell::run(command.current_dir(workspace.root().join("fuzz")).args(["fmt", "--check"]))
         }),
         ("vocabulary", &|| {
-            let sources = workspace.sources(&["rs", "c", "h", "cc", "hpp"])?;
-            let others = workspace.sources(&["toml", "sh", "service", "yaml", "yml", "proto"])?;
-            words::check(workspace.root(), &sources, &others)
+            let files = words::Files {
+                sources: workspace.sources(&["rs", "c", "h", "cc", "hpp"])?,
+                others: workspace.sources(&["toml", "sh", "service", "yaml", "yml", "proto", "py", "bt"])?,
+                pages: workspace.sources(&["md"])?,
+            };
+            words::check(workspace.root(), &files)
         }),
         ("module cycles", &|| cycles::check(workspace.root(), &workspace.sources(&["rs"])?)),
         ("features", &|| features::check(workspace)),

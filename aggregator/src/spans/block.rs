@@ -141,7 +141,7 @@ fn is_served_by_device(index: &BlockIndex<'_>, bio: &BioEvent) -> bool {
 fn lower_evidence(index: &BlockIndex<'_>, upper: SpanId) -> &'static str {
     match (index.bios.contains_key(&upper), index.requests.contains_key(&upper)) {
         (true, _) => "exact: the driver's own pointer from this bio to that one",
-        (false, true) => "exact: it serves the kiocb that lies in the loop device's request",
+        (false, true) => "exact: it serves the kiocb in the loop device's request",
         (false, false) => "exact: it serves a kiocb whose owner's record is missing",
     }
 }

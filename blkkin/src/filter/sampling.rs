@@ -51,7 +51,7 @@ pub(crate) fn check_guests(sampling: Option<HeadSampling>, guests: bool) -> Resu
     }
     Err(CliError::usage(
         "--sample, --budget, --ctl and --ctl-topic do not work with --guests",
-        "a request of a guest would seldom find QEMU's operation, which this machine samples by itself",
+        "a request of a guest would seldom find QEMU's operation, which this machine samples independently",
         "blkkin aggregator --sample, which chooses whole traces",
     ))
 }

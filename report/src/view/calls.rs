@@ -97,7 +97,7 @@ fn streams(report: &Report, columns: usize) -> Vec<Line> {
         rows.iter().map(|(call, row)| format!("{} {}", call.name(), count(row.times.count()))).collect();
     let (calls, time) = sums(&rows);
     let text = format!(
-        "not in these tables: {} on pipes, sockets, /proc, memory and the like, {} ({})",
+        "not in these tables: {} on pipes, sockets, /proc, memory and so on, {} ({})",
         counted(calls, "call"),
         units::duration(time),
         names.join(", ")

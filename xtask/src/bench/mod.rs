@@ -101,10 +101,15 @@ const BENCHES: &[Bench] = &[
     ),
     bench("iops", "lost operations per second on a fast and on a real disk (up to 15 min)", DISKS, WITH_FIO),
     bench("peers", "compared with other tools: fio, SQLite, PostgreSQL, files (20 min)", DISKS, WITH_PEERS),
-    bench("top", "requests that are counted, beside recorded ones and bpftrace (6 min)", DISKS, WITH_PEERS),
+    bench(
+        "top",
+        "requests that are counted, compared with recorded ones and bpftrace (6 min)",
+        DISKS,
+        WITH_PEERS,
+    ),
     bench(
         "sampling",
-        "operations that are sampled or kept by rules, beside all of them (7 min)",
+        "operations that are sampled or kept by rules, compared with all of them (7 min)",
         DISKS,
         WITH_PEERS,
     ),

@@ -1,11 +1,11 @@
 //! Comments, names and paths of a source file, by the compiler's own lexer.
 //!
-//! *In*: the text of a Rust, C or C++ file. *Out*: its tokens with their lines, without literals
-//! and white space.
+//! *In*: the text of a Rust, C or C++ file. *Out*: its tokens with their lines, without white
+//! space and other literals than texts.
 //!
 //! *Rejected*: `syn`, which drops comments that are not documentation.
 
-use ra_ap_rustc_lexer::{DocStyle, FrontmatterAllowed, TokenKind, tokenize};
+use ra_ap_rustc_lexer::{DocStyle, FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
 
 /// A token that a check looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +22,8 @@ pub(super) enum Kind {
     /// `///` or `/** */`: the documentation of the item that follows.
     ItemDoc,
     Name,
+    /// Literal of a text, with its quotes.
+    Text,
     Punctuation,
 }
 
@@ -37,6 +39,9 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
                 Some(if doc_style == Some(DocStyle::Outer) { Kind::ItemDoc } else { Kind::Comment })
             }
             TokenKind::Ident | TokenKind::RawIdent => Some(Kind::Name),
+            TokenKind::Literal { kind: LiteralKind::Str { .. } | LiteralKind::RawStr { .. }, .. } => {
+                Some(Kind::Text)
+            }
             TokenKind::Whitespace | TokenKind::Literal { .. } => None,
             _ => Some(Kind::Punctuation),
         };
@@ -59,6 +64,7 @@ mod tests {
         let found: Vec<_> = tokens(text).iter().map(|token| (token.kind, token.text, token.line)).collect();
         let names =
             |kind: Kind| found.iter().filter(move |token| token.0 == kind).map(|token| (token.1, token.2));
+        assert_eq!(names(Kind::Text).collect::<Vec<_>>(), [("\"// who\"", 2)]);
         assert_eq!(names(Kind::ItemDoc).collect::<Vec<_>>(), [("/// Doc.", 1)]);
         assert_eq!(names(Kind::Comment).collect::<Vec<_>>(), [("// why", 2), ("/* two\nlines */", 3)]);
         assert_eq!(names(Kind::Name).collect::<Vec<_>>(), [("let", 2), ("a", 2), ("b", 4), ("c", 4)]);

@@ -1,8 +1,9 @@
-//! Vocabulary check: no word of the glossary's deny list in comments and names, no doc of an item or of a file
-//! that opens with a pronoun.
+//! Vocabulary check: no word of the glossary's deny list in comments, texts, names and pages, no doc of an item or of
+//! a file that opens with a pronoun.
 //!
-//! *In*: the table "Words that are not used" of `docs/glossary.md`, and the sources, configurations, scripts and schemas that
-//! git tracks. *Out*: each place that breaks a rule, and the counts.
+//! *In*: the table "Words that are not used" of `docs/glossary.md`, and the sources, configurations, scripts, schemas
+//! and pages that git tracks. *Out*: each place that breaks a rule, and the counts. Literals are texts for people up to
+//! the first `#[cfg(test)]` of a file, and not in tests; code in pages is not read.
 //!
 //! *Invariant*: no place breaks a rule.
 
@@ -46,6 +47,11 @@ const PRONOUNS: &[&str] = &[
     "also",
 ];
 
+/// Literals that have a denied word for another reason: the name of a user, and the pronouns of this check.
+const LITERALS: [&str; 3] = ["\"nobody\"", "\"who\"", "\"whom\""];
+/// Pages with texts of earlier versions, and of other programs.
+const PAGES_UNREAD: [&str; 3] = ["CHANGELOG.md", "docs/performance/matrix.md", "docs/performance/peers.md"];
+
 const OPENING: &str = "opens with a pronoun: open with a noun phrase or a verb";
 
 /// Number of places that break each rule.
@@ -53,6 +59,8 @@ const OPENING: &str = "opens with a pronoun: open with a noun phrase or a verb";
 pub(super) struct Counts {
     /// Comment lines with a denied word.
     pub(super) comments: usize,
+    /// Texts and lines of pages with a denied word.
+    pub(super) texts: usize,
     /// Docs of items and files that open with a pronoun.
     pub(super) openings: usize,
     /// Uses of names that have a denied part.
@@ -160,12 +168,19 @@ fn opens_with_pronoun(line: &str) -> bool {
 #[derive(Default)]
 struct Totals {
     comments: usize,
+    texts: usize,
     docs: usize,
 }
 
-/// Looks at one file, and reports each place to `report`.
-fn look(denied: &DenyList, text: &str, totals: &mut Totals, mut report: impl FnMut(usize, String)) -> Counts {
+/// Looks at one source file, and reports each place to `report`. `has_texts` is false for a test.
+fn look(
+    denied: &DenyList,
+    (text, has_texts): (&str, bool),
+    totals: &mut Totals,
+    mut report: impl FnMut(usize, String),
+) -> Counts {
     let mut counts = Counts::default();
+    let tests_begin = text.find("#[cfg(test)]").map(|at| text[..at].matches('\n').count() + 1);
     // The line of the item doc before, since a doc of several lines is as many tokens.
     let mut doc_before = 0;
     let mut has_module_doc = false;
@@ -202,7 +217,48 @@ fn look(denied: &DenyList, text: &str, totals: &mut Totals, mut report: impl FnM
                     report(token.line, format!("name `{}`: {}", token.text, found.instead));
                 }
             }
+            Kind::Text => {
+                if !has_texts
+                    || tests_begin.is_some_and(|begin| token.line > begin)
+                    || LITERALS.contains(&token.text)
+                {
+                    continue;
+                }
+                totals.texts += 1;
+                if let Some(found) = denied.in_comment(token.text) {
+                    counts.texts += 1;
+                    report(token.line, format!("`{}`: {}", found.words.join(" "), found.instead));
+                }
+            }
             Kind::Punctuation => {}
+        }
+    }
+    counts
+}
+
+/// Looks at the prose of a page.
+fn look_at_page(
+    denied: &DenyList,
+    text: &str,
+    totals: &mut Totals,
+    mut report: impl FnMut(usize, String),
+) -> Counts {
+    let mut counts = Counts::default();
+    let mut is_code = false;
+    let prose = text.split("## Words that are not used").next().unwrap_or_default();
+    for (nth, line) in prose.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        if is_code {
+            continue;
+        }
+        totals.texts += 1;
+        // Every second part is between backticks.
+        let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ` ");
+        if let Some(found) = denied.in_comment(&prose) {
+            counts.texts += 1;
+            report(nth + 1, format!("`{}`: {}", found.words.join(" "), found.instead));
         }
     }
     counts
@@ -232,28 +288,42 @@ fn look_at_comments(
     counts
 }
 
-/// Looks at the sources and the other files below `root`, and prints every place that breaks a rule.
-pub(super) fn check(root: &Path, sources: &[String], others: &[String]) -> Result<()> {
-    let glossary =
-        std::fs::read_to_string(root.join("docs/glossary.md")).context("cannot read the glossary")?;
-    let denied = DenyList::parse(&glossary)?;
+/// Files to look at.
+pub(super) struct Files {
+    pub(super) sources: Vec<String>,
+    /// Configurations, scripts and schemas.
+    pub(super) others: Vec<String>,
+    pub(super) pages: Vec<String>,
+}
+
+/// Looks at files below `root`, and prints every place that breaks a rule.
+pub(super) fn check(root: &Path, files: &Files) -> Result<()> {
+    let read =
+        |file: &str| std::fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"));
+    let denied = DenyList::parse(&read("docs/glossary.md")?)?;
     let (mut sum, mut totals) = (Counts::default(), Totals::default());
-    let of_others = others.iter().map(|file| (file, false));
-    for (file, is_source) in sources.iter().map(|file| (file, true)).chain(of_others) {
-        let text = std::fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"))?;
-        let report = |line, what| println!("  {file}:{line}: {what}");
-        let found = if is_source {
-            look(&denied, &text, &mut totals, report)
-        } else {
-            look_at_comments(&denied, &text, &mut totals, report)
-        };
+    let mut add = |found: Counts| {
         sum.comments += found.comments;
+        sum.texts += found.texts;
         sum.openings += found.openings;
         sum.names += found.names;
+    };
+    let report = |file: &str, line, what| println!("  {file}:{line}: {what}");
+    for file in &files.sources {
+        let is_test = ["/tests/", "/tests.rs", "_tests.rs"].iter().any(|part| file.contains(part));
+        let text = read(file)?;
+        add(look(&denied, (&text, !is_test), &mut totals, |line, what| report(file, line, what)));
+    }
+    for file in &files.others {
+        add(look_at_comments(&denied, &read(file)?, &mut totals, |line, what| report(file, line, what)));
+    }
+    for file in files.pages.iter().filter(|file| !PAGES_UNREAD.contains(&&***file)) {
+        add(look_at_page(&denied, &read(file)?, &mut totals, |line, what| report(file, line, what)));
     }
     let summary = format!(
-        "{} of {} comment lines have a denied word, {} of {} item docs open with a pronoun, {} uses of names have a denied part",
-        sum.comments, totals.comments, sum.openings, totals.docs, sum.names,
+        "{} of {} comment lines and {} of {} texts and lines of pages have a denied word, {} of {} item docs open with a pronoun, \
+         {} uses of names have a denied part",
+        sum.comments, totals.comments, sum.texts, totals.texts, sum.openings, totals.docs, sum.names,
     );
     if sum != Counts::default() {
         bail!("{summary}");
@@ -264,21 +334,21 @@ pub(super) fn check(root: &Path, sources: &[String], others: &[String]) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use super::{Counts, DenyList, Totals, look, look_at_comments, opens_with_pronoun, parts};
+    use super::{Counts, DenyList, Totals, look, look_at_comments, look_at_page, opens_with_pronoun, parts};
 
     const TABLE: &str = "## Words that are not used\n| words | in | instead | why |\n|---|---|---|---|\n\
         | `who` | both | the actor | unnamed |\n\
         | `lies in` | comments | is in | a picture |\n| `books` | names | stats | one word |\n";
 
     fn counts(text: &str) -> Counts {
-        look(&DenyList::parse(TABLE).expect("a table"), text, &mut Totals::default(), |_, _| ())
+        look(&DenyList::parse(TABLE).expect("a table"), (text, true), &mut Totals::default(), |_, _| ())
     }
 
     #[test]
     fn each_rule_is_counted() {
         let text = "//! Whole words: whoever is none.\n/// What runs.\n/// Who it is, that lies\n/// in.\nstruct JoinBooks;\n\
-            // It lies in a ring.\nfn who_is() { \"who\" }";
-        assert_eq!(counts(text), Counts { comments: 2, openings: 1, names: 2 });
+            // It lies in a ring.\nfn who_is() { \"who runs\"; \"nobody\" }\n#[cfg(test)]\nmod tests { \"who\" }";
+        assert_eq!(counts(text), Counts { comments: 2, texts: 1, openings: 1, names: 2 });
         assert_eq!(counts("//! What runs.\n//! What else.").openings, 1);
     }
 
@@ -289,6 +359,15 @@ mod tests {
         let denied = DenyList::parse(TABLE).expect("a table");
         let found = look_at_comments(&denied, text, &mut Totals::default(), |line, _| lines.push(line));
         assert_eq!((found.comments, lines), (4, vec![1, 2, 4, 5]));
+    }
+
+    #[test]
+    fn prose_of_pages_is_read_without_code() {
+        let text = "Who asks.\n`who` and `lies in`\n```\nwho\n```\nIt lies in `a`.\n\n## Words that are not used\nwho\n";
+        let mut lines = Vec::new();
+        let denied = DenyList::parse(TABLE).expect("a table");
+        let found = look_at_page(&denied, text, &mut Totals::default(), |line, _| lines.push(line));
+        assert_eq!((found.texts, lines), (2, vec![1, 6]));
     }
 
     #[test]
