@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 use blkkin_probe_abi::settings::FILTERS_MAX;
 use blkkin_tracer::enrich::devices::disk_of_partition;
-use blkkin_tracer::keep::KeepRule;
+use blkkin_tracer::selection::keep::KeepRule;
 use blkkin_tracer::{AttachKind, Detail, Filter, TraceScope, Tracer, TracerConfig};
 use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::ids::{DeviceId, Pid};

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::Root;
-use blkkin_tracer::keep::{KeepRule, KeptOperations};
+use blkkin_tracer::selection::keep::{KeepRule, KeptOperations};
 use blkkin_tracer::{AttachKind, Filter, TraceScope, TracerConfig};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::Submitter;

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use blkkin_tracer::TracerConfig;
-use blkkin_tracer::keep::{KeepRule, KeptOperations};
+use blkkin_tracer::selection::keep::{KeepRule, KeptOperations};
 use blkkin_wire::async_io::AsyncIoEvent;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::{SyscallEvent, SyscallOutcome};

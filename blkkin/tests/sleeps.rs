@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use blkkin_tracer::error::TracerError;
-use blkkin_tracer::keep::KeptOperations;
+use blkkin_tracer::selection::keep::KeptOperations;
 use blkkin_tracer::{AttachKind, Tracer, TracerConfig};
 use blkkin_wire::call_sleeps::UNKNOWN_FUNCTION;
 use blkkin_wire::head_sampling::HeadSampling;

@@ -8,13 +8,11 @@
 //! In the order of an operation's life:
 //!
 //! - `syscall` records system calls; `task` decides which tasks are traced and reads their thread
-//!   contexts; `file` identifies the files they use. `task::wait` measures what they wait for, and
-//!   `task::sleep`, on request, where they sleep.
+//!   contexts; `file` identifies the files they use. `task::wait` measures what they wait for, and,
+//!   on request, `task::sleep` where they sleep and `task::dirty` the pages that stores into mappings make dirty.
 //! - `async_io` makes spans of the requests of io_uring and libaio.
 //! - `block` tracks bios and requests; `journal` records jbd2 commits, which serve fsyncs of
-//!   several tasks.
-//! - `xfs_log` finds what an fsync on xfs waits for.
-//! - `dirty` records the pages that stores into mappings make dirty; loaded only on request.
+//!   several tasks, and finds what an fsync on xfs waits for.
 //! - `nbd` parses NBD requests on client sockets, and `usdt` records USDT events. Both are loaded
 //!   only on request.
 //! - `totals` counts block requests instead of recording them; loaded alone, on request.
@@ -27,7 +25,6 @@
 
 mod async_io;
 mod block;
-mod dirty;
 mod file;
 mod journal;
 mod nbd;
@@ -36,7 +33,6 @@ mod syscall;
 mod task;
 mod totals;
 mod usdt;
-mod xfs_log;
 
 use async_io::uring;
 use blkkin_probe_abi::settings::Program;
@@ -123,7 +119,7 @@ macro_rules! function {
 }
 
 /// Defines programs that do nothing. The tracer measures with them what the kernel takes for a run
-/// (`tracer/src/budget/run_cost.rs`).
+/// (`tracer/src/selection/budget/run_cost.rs`).
 macro_rules! empty {
     ($($name:ident),+) => {
         $(
@@ -210,7 +206,10 @@ hook!("page_fault_user", fault_enter_btf, fault_enter_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
     timed!(Program::FaultBegin, page_fault::begin_any(word(c, 0)))
 });
-hook!("writeback_dirty_folio", dirty_btf, dirty_raw, |c, Read| dirty::folio::<Read>(arg(c, 0), arg(c, 1)));
+hook!("writeback_dirty_folio", dirty_btf, dirty_raw, |c, Read| task::dirty::folio::<Read>(
+    arg(c, 0),
+    arg(c, 1)
+));
 hook!("io_uring_submit_req", async_submit_btf, async_submit_raw, |c, Read| ending!(
     Program::AsyncSubmit,
     uring::submit::<Read>(arg(c, 0))
@@ -272,11 +271,11 @@ hook!("balance_dirty_pages", dirty_pause_btf, dirty_pause_raw, |c, Read| {
 });
 hook!("xfs_log_force", log_force_btf, log_force_raw, |_c, Read| {
     let _: core::marker::PhantomData<Read>;
-    xfs_log::force()
+    journal::xfs_log::force()
 });
 hook!("xlog_iclog_wait_on", log_wait_btf, log_wait_raw, |c, Read| {
     let _: core::marker::PhantomData<Read>;
-    xfs_log::wait_on(arg(c, 0))
+    journal::xfs_log::wait_on(arg(c, 0))
 });
 hook!("sched_process_exec", task_exec_btf, task_exec_raw, |_c, Read| {
     let _: core::marker::PhantomData<Read>;

@@ -20,11 +20,11 @@ use blkkin_probe_abi::counters::COUNTERS;
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::head_sampling::HeadSampling;
 
-use crate::budget::{Budget, BudgetKeeper, BudgetStatus, run_cost};
 use crate::config::TracerConfig;
 use crate::error::TracerError;
-use crate::head_sampling::HeadSamplingRatio;
-use crate::keep::{KeepRule, KeepRules};
+use crate::selection::budget::{Budget, BudgetKeeper, BudgetStatus, run_cost};
+use crate::selection::head_sampling::HeadSamplingRatio;
+use crate::selection::keep::{KeepRule, KeepRules};
 use crate::totals::RequestCounter;
 
 /// Settings of a running trace.

@@ -15,12 +15,12 @@ use blkkin_wire::ids::{CgroupId, DeviceId, Pid, StartEpoch, Tid};
 use blkkin_wire::syscalls::{Arch, SyscallClass, SyscallId};
 
 use crate::attach::probes::AttachKind;
-use crate::budget::Budget;
 use crate::enrich::contexts::policy::ContextPolicy;
 use crate::enrich::usdt;
 use crate::error::TracerError;
-use crate::keep::KeepRule;
-use crate::path_filter::pattern::PathPattern;
+use crate::selection::budget::Budget;
+use crate::selection::keep::KeepRule;
+use crate::selection::path_filter::pattern::PathPattern;
 
 /// Bytes of each CPU's ring on machines with up to 32 CPUs. With records of 128 B a ring holds
 /// 65,000, or 130 ms of 500,000 events/s on one CPU. The reader was never delayed that long, even
@@ -80,7 +80,7 @@ pub struct Filter {
     /// System calls.
     pub syscalls: Vec<SyscallId>,
     /// Paths, one of which a file of the call must match. What the filter cannot decide it records:
-    /// see [`path_filter`](crate::path_filter).
+    /// see [`path_filter`](crate::selection::path_filter).
     pub paths: Vec<PathPattern>,
     /// Minimum duration of calls without block I/O. (Calls with block I/O are filtered as whole
     /// traces, later.)

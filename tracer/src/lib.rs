@@ -15,9 +15,10 @@
 //! - [`enrich`]: [`enrich::tasks`] marks traced tasks, [`enrich::devices`] names block devices,
 //!   [`enrich::nbd`] builds NBD client spans, [`enrich::usdt`] records USDT events, and
 //!   `enrich::contexts` finds OpenTelemetry contexts.
-//! - [`path_filter`]: excludes system calls by the paths of their files.
-//! - [`capture`]: the share of the roots that is recorded, which may change while the trace runs; [`keep`]: the
-//!   rules for the others; [`budget`]: the time that tracing takes, and the ratio that keeps it within a budget.
+//! - [`selection`]: which operations are recorded. `head_sampling` has the share of the roots, [`selection::keep`] the
+//!   rules for the others, [`selection::budget`] the time that tracing takes and the ratio that keeps it within a budget,
+//!   and [`selection::path_filter`] excludes system calls by the paths of their files. [`capture`] changes these settings
+//!   while the trace runs.
 //! - [`stats`]: counters, and what remains of them after a crash.
 //! - [`mod@load`] loads and attaches the programs, and [`mod@reader_loop`] reads their rings until it
 //!   is stopped.
@@ -30,7 +31,6 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
-pub mod budget;
 pub mod config;
 
 pub mod attach;
@@ -42,9 +42,7 @@ pub mod enrich;
 pub mod stats;
 
 pub mod capture;
-mod head_sampling;
-pub mod keep;
-pub mod path_filter;
+pub mod selection;
 
 pub mod load;
 pub mod reader_loop;
@@ -68,8 +66,8 @@ pub use enrich::contexts::policy::{ContextPolicy, ProcessMatcher};
 pub use enrich::contexts::ptrace_access::{PtraceAccess, ptrace_access};
 pub use error::TracerError;
 pub use load::Tracer;
-pub use path_filter::pattern::{PathPattern, PatternError, name_matches};
 pub use reader_loop::{TraceSummary, raise_priority};
+pub use selection::path_filter::pattern::{PathPattern, PatternError, name_matches};
 pub use stats::persistent_counters::{
     CounterHandles, CrashedRunStats, OrphanedCounters, PinDir, PinnedCounters,
 };

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use blkkin_tracer::enrich::devices::disk_of_partition;
-use blkkin_tracer::keep::{DISKS_MAX, KeepRule, KeptOperations, PERCENTILES_MAX, Percentile};
+use blkkin_tracer::selection::keep::{DISKS_MAX, KeepRule, KeptOperations, PERCENTILES_MAX, Percentile};
 use blkkin_wire::async_io;
 use blkkin_wire::head_sampling::HeadSampling;
 use blkkin_wire::ids::DeviceId;

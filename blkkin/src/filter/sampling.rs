@@ -1,6 +1,6 @@
 //! Head sampling: the options `--sample` and `--budget` of a tracer, and what they exclude.
 
-use blkkin_tracer::budget::Budget;
+use blkkin_tracer::selection::budget::Budget;
 use blkkin_wire::head_sampling::HeadSampling;
 
 use crate::cli::{LttngArgs, UsdtArgs};

@@ -19,7 +19,7 @@
 //! start reports the losses of a killed agent (`crash_recovery.rs`).
 //!
 //! The agent joins nothing: a trace across machines is complete only where their events are joined.
-//! So of `--path` it has the part that needs no whole trace (`tracer/src/path_filter/`).
+//! So of `--path` it has the part that needs no whole trace (`tracer/src/selection/path_filter/`).
 
 mod budget;
 mod config;

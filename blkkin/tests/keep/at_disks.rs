@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use blkkin_tracer::keep::{KeepRule, KeptOperations};
+use blkkin_tracer::selection::keep::{KeepRule, KeptOperations};
 use blkkin_wire::clock::DurationNs;
 use blkkin_wire::event::{BioEvent, Submitter, SyscallEvent};
 use blkkin_wire::head_sampling::KeptFor;

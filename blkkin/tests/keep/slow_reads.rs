@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use blkkin_aggregator::spans;
 use blkkin_aggregator::trace::Root;
-use blkkin_tracer::keep::{KeepRule, KeptOperations, Percentile};
+use blkkin_tracer::selection::keep::{KeepRule, KeptOperations, Percentile};
 use blkkin_tracer::{AttachKind, TracerConfig};
 use blkkin_wire::event::SyscallEvent;
 use blkkin_wire::head_sampling::KeptFor;

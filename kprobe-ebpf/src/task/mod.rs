@@ -12,6 +12,7 @@
 //! - `wait`, `sleep`: what the open system call waited for, and where in the kernel it slept
 //! - `open_syscall`, `page_fault`: the record of the system call or the page fault that is open in
 //!   a task
+//! - `dirty`: the pages that a store into a mapping made dirty
 //! - `fork`: inheritance across fork, exec and exit
 
 use crate::runtime::layout::offset;
@@ -26,6 +27,7 @@ use storage::state_or_new;
 pub use storage::{TaskState, current, state};
 
 pub mod attributes;
+pub mod dirty;
 pub mod filter;
 pub mod fork;
 pub mod metadata;

@@ -17,7 +17,7 @@ use crate::runtime::deferred;
 use crate::runtime::settings::setting;
 use aya_ebpf::btf_maps::Array;
 use aya_ebpf::macros::btf_map;
-use blkkin_probe_abi::deferred::{SAMPLED_ONLY, NO_RULES, VERDICT_DROP, sampled_verdict};
+use blkkin_probe_abi::deferred::{NO_RULES, SAMPLED_ONLY, VERDICT_DROP, sampled_verdict};
 use blkkin_probe_abi::head_sampling::{PAUSED, SAMPLING_MAX, is_sampled};
 use blkkin_probe_abi::record::SYSCALL_HAS_CONTEXT;
 

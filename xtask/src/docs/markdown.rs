@@ -1,4 +1,4 @@
-//! Links and anchors of Markdown.
+//! Links, anchors and inline code of Markdown.
 //!
 //! *In*: the text of a page. *Out*: its links, with the place of each target in the text, and the anchors of its headings.
 
@@ -34,6 +34,14 @@ pub(crate) fn links(markdown: &str) -> Vec<Link> {
         found.push(Link { target: dest_url.to_string(), place: start..end });
     }
     found
+}
+
+/// Returns the texts between backticks, without blocks.
+pub(crate) fn code(markdown: &str) -> Vec<String> {
+    let events = Parser::new_ext(markdown, Options::ENABLE_TABLES);
+    events
+        .filter_map(|event| if let Event::Code(text) = event { Some(text.to_string()) } else { None })
+        .collect()
 }
 
 /// Returns the anchors of a page's headings, as GitHub and mdBook form them.

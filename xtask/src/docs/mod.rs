@@ -3,7 +3,7 @@
 //! *In*: `docs/`, in the order of `docs/SUMMARY.md`. *Out*: `target/docs/html`.
 //!
 //! *Invariant*: each page of `docs/` is in the book, and the target of each link of each Markdown file of the project exists,
-//! its heading too. A link that leaves `docs/` leads to the repository in the HTML pages, and to the file in a checkout.
+//! its heading too. A path of the project between backticks exists, unless `target/` or a change log has it. A link that leaves `docs/` leads to the repository in the HTML pages, and to the file in a checkout.
 //!
 //! *Rejected*: a preprocessor of mdBook for these links; it would be a program of its own, started by another.
 //! mdbook-linkcheck, which knows no file outside the book.
@@ -24,6 +24,8 @@ use crate::workspace::Workspace;
 
 const MDBOOK_VERSION: &str = "0.5.4";
 const SUMMARY: &str = "docs/SUMMARY.md";
+/// Has the paths of earlier versions.
+const CHANGELOG: &str = "CHANGELOG.md";
 const SETTINGS: &str = r#"[book]
 title = "blkkin"
 description = "Follows one storage request through every layer"
@@ -66,6 +68,10 @@ fn check(root: &Path, files: &[String]) -> Result<()> {
     }
     let mut faults = BTreeSet::new();
     for (file, text) in &texts {
+        let paths = markdown::code(text).into_iter().filter(|path| is_lost(root, path));
+        if !file.ends_with(CHANGELOG) {
+            faults.extend(paths.map(|path| format!("{}: there is no {path}", file.display())));
+        }
         for link in markdown::links(text) {
             if let Err(why) = resolve(root, file, &link.target, &texts) {
                 faults.insert(format!("{}: the link to {}: {why}", file.display(), link.target));
@@ -83,6 +89,18 @@ fn check(root: &Path, files: &[String]) -> Result<()> {
         return Ok(());
     }
     bail!("{}", faults.into_iter().collect::<Vec<_>>().join("\n"));
+}
+
+/// Returns true if code of a page is a path below a folder of the project, and no file or folder is there.
+fn is_lost(root: &Path, code: &str) -> bool {
+    let is_path = code.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    let top = code.split_once('/').map_or("", |(top, _)| top);
+    is_path
+        && !top.is_empty()
+        && !top.contains('.')
+        && top != "target"
+        && root.join(top).is_dir()
+        && !root.join(code).exists()
 }
 
 /// Checks a link's target; the error is the reason why it leads nowhere.
@@ -218,6 +236,14 @@ mod tests {
         let unlisted =
             faults(&[("docs/SUMMARY.md", "- [A](a.md)\n"), ("docs/a.md", "# A\n"), ("docs/b.md", "# B\n")]);
         assert_eq!(unlisted, "docs/SUMMARY.md: lists no docs/b.md");
+    }
+
+    #[test]
+    fn a_path_without_a_file_is_found() {
+        let text = "# A\n`docs/a.md` `docs/x.rs` `target/x` `x/docs` `docs/x.rs -v`\n```\ndocs/y.rs\n```\n";
+        let found =
+            faults(&[("docs/SUMMARY.md", "- [A](a.md)\n"), ("docs/a.md", text), ("CHANGELOG.md", text)]);
+        assert_eq!(found, "docs/a.md: there is no docs/x.rs");
     }
 
     #[test]

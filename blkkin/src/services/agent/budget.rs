@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use blkkin_tracer::budget::BudgetStatus;
+use blkkin_tracer::selection::budget::BudgetStatus;
 use tracing::{info, warn};
 
 use crate::service::{MetricFamily, MetricKind};

@@ -11,9 +11,9 @@ use blkkin_bus::ChannelStats;
 use blkkin_bus::kafka::{DeliveryStats, EVENTS};
 use blkkin_bus::spool::SpoolStats;
 use blkkin_tracer::attach::modules::UnreadModules;
-use blkkin_tracer::budget::BudgetStatus;
 use blkkin_tracer::capture::CaptureControl;
 use blkkin_tracer::enrich::nbd::NbdStatsHandle;
+use blkkin_tracer::selection::budget::BudgetStatus;
 use blkkin_wire::batch::{RecordStats, SourceStats};
 use blkkin_wire::crash_report::CrashedRun;
 

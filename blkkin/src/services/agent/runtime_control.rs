@@ -28,8 +28,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use blkkin_bus::kafka;
 use blkkin_tracer::StopSignal;
-use blkkin_tracer::budget::BudgetStatus;
 use blkkin_tracer::capture::{CaptureControl, CaptureSettings};
+use blkkin_tracer::selection::budget::BudgetStatus;
 use blkkin_wire::ids::NodeId;
 use tracing::{info, warn};
 

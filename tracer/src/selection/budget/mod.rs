@@ -27,7 +27,7 @@ use blkkin_probe_abi::counters::COUNTERS;
 use blkkin_wire::head_sampling::HeadSampling;
 
 use crate::error::TracerError;
-use crate::head_sampling::HeadSamplingRatio;
+use crate::selection::head_sampling::HeadSamplingRatio;
 use crate::stats::counters::KernelCounters;
 use controller::Controller;
 use meter::Meter;

@@ -9,7 +9,9 @@
 //!
 //! The commit is a span, open in jbd2's thread between jbd2_start_commit and jbd2_end_commit. It is
 //! the parent of the bios that the thread queues meanwhile; every fsync that waited for it gets a
-//! span link. A commit has no parent here.
+//! span link. A commit has no parent here. `xfs_log` finds what an fsync on xfs waits for.
+
+pub mod xfs_log;
 
 use crate::block::device::{device_passes, disk_number};
 use crate::runtime::layout::offset;
