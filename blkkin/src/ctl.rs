@@ -18,7 +18,7 @@ use blkkin_wire::clock::DurationNs;
 
 use crate::cli::{CtlAction, CtlArgs, units};
 use crate::error::{CliError, Status};
-use protocol::{ANSWER_MAX, Answer, Change, Request, Settings, State, keep_value};
+use protocol::{ANSWER_MAX, Answer, Change, RecordingSettings, Request, State, keep_value};
 
 /// Time limit of the agent's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -136,8 +136,8 @@ fn text(state: &State) -> String {
     lines.iter().map(|(label, text)| format!("{label:<9} {text}\n")).collect()
 }
 
-fn describe(settings: &Settings) -> String {
-    let Settings { recording, sample, keep, budget } = settings;
+fn describe(settings: &RecordingSettings) -> String {
+    let RecordingSettings { recording, sample, keep, budget } = settings;
     if !recording {
         return "no operation is recorded".to_owned();
     }
@@ -159,9 +159,9 @@ mod tests {
     use super::*;
     use protocol::ChangeRecord;
 
-    fn settings(sample: &str, keep: &[&str], budget: Option<&str>) -> Settings {
+    fn settings(sample: &str, keep: &[&str], budget: Option<&str>) -> RecordingSettings {
         let keep = keep.iter().map(|rule| (*rule).to_owned()).collect();
-        Settings { recording: true, sample: sample.into(), keep, budget: budget.map(str::to_owned) }
+        RecordingSettings { recording: true, sample: sample.into(), keep, budget: budget.map(str::to_owned) }
     }
 
     #[test]
@@ -205,7 +205,7 @@ changes   2026-11-29T10:00:00Z  user 0, pid 4242: --sample 1/64 --for 10m
           2026-11-29T09:00:00Z  the time of a change has ended
 ";
         assert_eq!(text(&state), expected);
-        let off = Settings { recording: false, ..settings("1/1", &[], None) };
+        let off = RecordingSettings { recording: false, ..settings("1/1", &[], None) };
         assert_eq!(describe(&off), "no operation is recorded");
         assert_eq!(describe(&settings("1/1", &[], None)), "each operation");
     }

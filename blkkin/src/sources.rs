@@ -17,7 +17,7 @@ pub(crate) mod usdt;
 use std::io;
 
 use blkkin_aggregator::stage::link::LinkStats;
-use blkkin_bus::{CAPACITY_DEFAULT, Publisher, channel};
+use blkkin_bus::{CAPACITY_DEFAULT, Publisher, Subscription, channel};
 use blkkin_tracer::enrich::nbd::NbdStats;
 use blkkin_tracer::{TraceScope, TraceSummary};
 use blkkin_wire::batch::EventBatch;
@@ -77,20 +77,33 @@ impl EventSources {
         out: Publisher<EventBatch>,
     ) -> io::Result<(Publisher<EventBatch>, RunningSources)> {
         let EventSources { lttng, usdt, scope } = self;
-        let mut first = out;
-        let mut running = RunningSources { lttng: None, usdt: None };
-        // From the last element of the flow to the first.
-        if let Some((source, metrics)) = lttng {
-            let (publisher, batches) = channel(CAPACITY_DEFAULT);
-            let next = std::mem::replace(&mut first, publisher);
-            running.lttng = Some(source.start(batches, next, scope, &metrics)?);
-        }
-        if let Some((source, metrics)) = usdt {
-            let (publisher, batches) = channel(CAPACITY_DEFAULT);
-            let next = std::mem::replace(&mut first, publisher);
-            running.usdt = Some(source.start(batches, next, &metrics)?);
-        }
-        Ok((first, running))
+        let mut chain = Chain { input: out };
+        let lttng = lttng
+            .map(|(source, metrics)| {
+                chain.prepend(|batches, out| source.start(batches, out, scope, &metrics))
+            })
+            .transpose()?;
+        let usdt = usdt
+            .map(|(source, metrics)| chain.prepend(|batches, out| source.start(batches, out, &metrics)))
+            .transpose()?;
+        Ok((chain.input, RunningSources { lttng, usdt }))
+    }
+}
+
+/// Elements of the flow, assembled from the last one to the first.
+struct Chain {
+    /// Input of the first element.
+    input: Publisher<EventBatch>,
+}
+
+impl Chain {
+    /// Starts an element in front of the others.
+    fn prepend<T>(
+        &mut self,
+        start: impl FnOnce(Subscription<EventBatch>, Publisher<EventBatch>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let (publisher, batches) = channel(CAPACITY_DEFAULT);
+        start(batches, std::mem::replace(&mut self.input, publisher))
     }
 }
 

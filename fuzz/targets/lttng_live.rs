@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use blkkin_fuzz::fuzz_target;
 use blkkin_lttng_live::clock::HostClocks;
 use blkkin_lttng_live::live::connection::Connection;
-use blkkin_lttng_live::live::reader::{Reader, Settings};
+use blkkin_lttng_live::live::reader::{Reader, ReaderSettings};
 
 /// Relay of the process: its address, and the queue of what it sends on the next connections.
 static RELAY: OnceLock<(String, Sender<Vec<u8>>)> = OnceLock::new();
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     replies.send(bytes.to_vec()).expect("the relay's thread lives");
     let Ok(connection) = Connection::open(address) else { return };
     let clocks = HostClocks { boot_id: None, realtime_offset_ns: 0, error: Default::default() };
-    let mut reader = Reader::new("s", Settings::default(), clocks);
+    let mut reader = Reader::new("s", ReaderSettings::default(), clocks);
     if reader.attach(connection).is_ok() {
         // A round that waits for metadata or for another stream's packet reads nothing.
         let mut rounds = 0..64;

@@ -3,12 +3,12 @@
 #![no_main]
 
 use blkkin_fuzz::{fuzz_target, piece};
-use blkkin_lttng_live::ctf::metadata::Trace;
+use blkkin_lttng_live::ctf::metadata::CtfTrace;
 use blkkin_lttng_live::ctf::packet::{CounterBaseline, Decoder, Event};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut input = bytes;
-    let Some(Ok(trace)) = piece(&mut input).map(Trace::read) else { return };
+    let Some(Ok(trace)) = piece(&mut input).map(CtfTrace::read) else { return };
     let (mut decoder, mut event) = (Decoder::new(CounterBaseline::Zero), Event::default());
     while let Some(packet) = piece(&mut input) {
         let Ok((_, mut position)) = decoder.open(&trace, packet) else { continue };

@@ -5,14 +5,14 @@
 use std::sync::LazyLock;
 
 use blkkin_fuzz::fuzz_target;
-use blkkin_lttng_live::ctf::metadata::Trace;
+use blkkin_lttng_live::ctf::metadata::CtfTrace;
 use blkkin_lttng_live::ctf::packet::{CounterBaseline, Decoder, Event};
 use blkkin_lttng_live::event_view::EventView;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
 
-static TRACE: LazyLock<Trace> =
-    LazyLock::new(|| Trace::read(include_bytes!("span_events.tsdl")).expect("the metadata is valid"));
+static TRACE: LazyLock<CtfTrace> =
+    LazyLock::new(|| CtfTrace::read(include_bytes!("span_events.tsdl")).expect("the metadata is valid"));
 
 static MAPPING: LazyLock<Mapping> =
     LazyLock::new(|| Mapping::built_in().chain(Mapping::read(RULES).expect("the rules are valid")));

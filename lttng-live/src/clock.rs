@@ -13,7 +13,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::ctf::metadata::Clock;
+use crate::ctf::metadata::CtfClock;
 use crate::tick_conversion::TickConversion;
 
 /// Maximum error of a conversion. With a larger error, spans would be parents of wrong system
@@ -86,7 +86,7 @@ impl HostClocks {
     }
 
     /// Returns the conversion of `clock`.
-    pub fn convert(&self, clock: &Clock) -> Result<ClockConversion, ClockError> {
+    pub fn convert(&self, clock: &CtfClock) -> Result<ClockConversion, ClockError> {
         let same_boot = clock.uuid.is_none() || self.boot_id.is_none() || clock.uuid == self.boot_id;
         if clock.name == "monotonic" && clock.frequency == 1_000_000_000 && same_boot {
             return Ok(ClockConversion { ticks: TickConversion::IDENTITY, error: Duration::ZERO });
@@ -110,9 +110,9 @@ impl HostClocks {
 mod tests {
     use super::*;
 
-    fn clock(name: &str, uuid: Option<[u8; 16]>, frequency: u64, offset_s: i64) -> Clock {
+    fn clock(name: &str, uuid: Option<[u8; 16]>, frequency: u64, offset_s: i64) -> CtfClock {
         let (name, description) = (name.to_owned(), String::new());
-        Clock { name, uuid, description, frequency, precision: 1, offset_s, offset: 0 }
+        CtfClock { name, uuid, description, frequency, precision: 1, offset_s, offset: 0 }
     }
 
     fn host_clocks() -> HostClocks {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn imprecise_clocks_and_clocks_without_epoch_are_refused() {
-        let refusal = |clock: &Clock| host_clocks().convert(clock).expect_err("a refusal").to_string();
+        let refusal = |clock: &CtfClock| host_clocks().convert(clock).expect_err("a refusal").to_string();
         assert!(refusal(&clock("mine", None, 1_000_000_000, 0)).contains("has no offset from 1970"));
         assert!(refusal(&clock("jiffies", None, 250, 900)).contains("4.0003ms, more than 1ms"));
     }

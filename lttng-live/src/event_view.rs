@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::ctf::metadata::{EventClass, StreamClass, Trace};
+use crate::ctf::metadata::{CtfTrace, EventClass, StreamClass};
 use crate::ctf::packet::{Event, PacketHeader};
 use crate::ctf::plan::Value;
 
@@ -26,7 +26,7 @@ pub fn buffer_owner(path: &str) -> u32 {
 #[derive(Clone, Copy, Debug)]
 pub struct EventView<'a> {
     /// Event's trace.
-    pub trace: &'a Trace,
+    pub trace: &'a CtfTrace,
     /// Owner of the buffer: the user whose programs can write the event, with any content.
     /// [`UNKNOWN_USER`] if the trace does not name one.
     pub user: u32,

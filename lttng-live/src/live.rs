@@ -9,7 +9,7 @@
 //! is emitted as soon as every other stream is known beyond its time. The delay is at most one
 //! period of the live timer, plus the transfer to the relay, plus one poll interval.
 //!
-//! *Invariant*: one silent stream does not stop the others. After [`reader::Settings::wait_max`]
+//! *Invariant*: one silent stream does not stop the others. After [`reader::ReaderSettings::wait_max`]
 //! the reader no longer waits for it. Its later events are still emitted, and are counted as late
 //! if they are out of order.
 

@@ -4,7 +4,7 @@
 //! trace declares was read at another moment, and differs by microseconds. Other traces are
 //! compared by the time since 1970.
 
-use crate::ctf::metadata::{Clock, Trace};
+use crate::ctf::metadata::{CtfClock, CtfTrace};
 
 /// Linear conversion of ticks to ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ impl TickConversion {
     pub const IDENTITY: Self = Self { offset_ns: 0, frequency: 1_000_000_000 };
 
     /// Returns the conversion to ns since 1970.
-    pub fn since_1970(clock: &Clock) -> Self {
+    pub fn since_1970(clock: &CtfClock) -> Self {
         Self { offset_ns: clock.since_1970_ns(0), frequency: clock.frequency }
     }
 
@@ -39,13 +39,13 @@ impl TickConversion {
 }
 
 /// Returns the clock's identity; ticks of clocks with the same identity are comparable.
-fn identity(clock: &Clock) -> Option<(&str, [u8; 16])> {
+fn identity(clock: &CtfClock) -> Option<(&str, [u8; 16])> {
     (clock.frequency == 1_000_000_000).then_some(())?;
     Some((&clock.name, clock.uuid?))
 }
 
 /// Returns true if all clocks of `traces` are the same clock and count ns.
-pub fn ticks_are_comparable<'t>(traces: impl IntoIterator<Item = &'t Trace>) -> bool {
+pub fn ticks_are_comparable<'t>(traces: impl IntoIterator<Item = &'t CtfTrace>) -> bool {
     let mut clocks = traces.into_iter().flat_map(|trace| &trace.clocks).map(identity);
     match clocks.next() {
         None => true,

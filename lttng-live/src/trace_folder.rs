@@ -12,7 +12,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::ctf::cursor::ReadError;
-use crate::ctf::metadata::{MetadataError, Trace};
+use crate::ctf::metadata::{CtfTrace, MetadataError};
 use crate::ctf::packet::{
     CounterBaseline, Decoder, Event, Losses, PACKET_MAX, PacketError, PacketHeader, PacketPosition,
 };
@@ -65,7 +65,7 @@ struct Stream {
 
 /// Reader of all traces in a folder, which merges their events by time.
 pub struct TraceFolder {
-    traces: Vec<Trace>,
+    traces: Vec<CtfTrace>,
     streams: Vec<Stream>,
     merge: StreamMerge,
     last: Option<usize>,
@@ -101,7 +101,7 @@ impl TraceFolder {
         if metadata.metadata()?.len() > crate::ctf::metadata::TEXT_MAX as u64 {
             return Err(MetadataError::TooLarge.into());
         }
-        let trace = Trace::read(&std::fs::read(metadata)?)?;
+        let trace = CtfTrace::read(&std::fs::read(metadata)?)?;
         for files in group_by_stream(&trace, files, &mut self.problems) {
             self.streams.push(Stream::new(self.traces.len(), files));
         }
@@ -158,7 +158,7 @@ impl TraceFolder {
     }
 
     /// Returns the traces with valid metadata.
-    pub fn traces(&self) -> &[Trace] {
+    pub fn traces(&self) -> &[CtfTrace] {
         &self.traces
     }
 
@@ -193,7 +193,7 @@ impl Stream {
         }
     }
 
-    fn next(&mut self, trace: &Trace) -> Result<bool, TraceError> {
+    fn next(&mut self, trace: &CtfTrace) -> Result<bool, TraceError> {
         loop {
             let packet = &self.bytes[self.used..];
             if self.decoder.next(trace, packet, &mut self.position, &mut self.event)? {
@@ -205,7 +205,7 @@ impl Stream {
         }
     }
 
-    fn next_packet(&mut self, trace: &Trace) -> Result<bool, TraceError> {
+    fn next_packet(&mut self, trace: &CtfTrace) -> Result<bool, TraceError> {
         let consumed =
             self.header.packet_bits.map_or(self.bytes.len() - self.used, |bits| bits.div_ceil(8) as usize);
         let consumed = if self.file.is_some() { consumed } else { 0 };
@@ -285,7 +285,7 @@ fn find_traces(
 
 /// Groups files by stream, in order of their first packets.
 fn group_by_stream(
-    trace: &Trace,
+    trace: &CtfTrace,
     files: Vec<PathBuf>,
     problems: &mut Vec<(PathBuf, TraceError)>,
 ) -> Vec<VecDeque<PathBuf>> {

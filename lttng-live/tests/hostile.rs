@@ -3,7 +3,7 @@
 
 mod support;
 
-use blkkin_lttng_live::ctf::metadata::Trace;
+use blkkin_lttng_live::ctf::metadata::CtfTrace;
 use blkkin_lttng_live::ctf::packet::{CounterBaseline, Decoder, Event};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -88,7 +88,7 @@ fn apply(bytes: &mut Vec<u8>, changes: &[Change]) {
 }
 
 /// Decodes until the first error; returns the number of events.
-fn drain(trace: &Trace, packets: &[Vec<u8>]) -> usize {
+fn drain(trace: &CtfTrace, packets: &[Vec<u8>]) -> usize {
     let (mut decoder, mut event, mut events) = (Decoder::new(CounterBaseline::Zero), Event::default(), 0);
     for packet in packets {
         let Ok((_, mut position)) = decoder.open(trace, packet) else { continue };
@@ -117,7 +117,7 @@ proptest! {
         let mut written = written(seed);
         let mut bytes = std::mem::take(&mut written.metadata).into_bytes();
         apply(&mut bytes, &changes);
-        if let Ok(trace) = Trace::read(&bytes) {
+        if let Ok(trace) = CtfTrace::read(&bytes) {
             drain(&trace, &written.packets);
         }
     }
@@ -125,7 +125,7 @@ proptest! {
     #[test]
     fn decoding_changed_packets_does_not_panic(seed in 1_u64..40, changes in changes()) {
         let written = written(seed);
-        let trace = Trace::read(written.metadata.as_bytes()).expect("a written trace is valid");
+        let trace = CtfTrace::read(written.metadata.as_bytes()).expect("a written trace is valid");
         let mut packets = written.packets;
         packets.iter_mut().for_each(|packet| apply(packet, &changes));
         drain(&trace, &packets);
@@ -134,22 +134,22 @@ proptest! {
     #[test]
     fn fragmented_metadata_equals_complete_metadata(seed in 1_u64..40, cuts in prop::collection::vec(any::<Index>(), 1..9)) {
         let text = written(seed).metadata;
-        let whole = Trace::read(text.as_bytes()).expect("a written trace is valid");
+        let whole = CtfTrace::read(text.as_bytes()).expect("a written trace is valid");
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len())).collect();
         cuts.extend([0, text.len()]);
         cuts.sort_unstable();
-        let mut trace = Trace::default();
+        let mut trace = CtfTrace::default();
         for pair in cuts.windows(2) {
             trace.append(&text.as_bytes()[pair[0]..pair[1]]).expect("a fragment is accepted");
         }
         trace.check_complete().expect("the metadata is complete");
-        let streams = |trace: &Trace| format!("{:?}", trace.streams);
+        let streams = |trace: &CtfTrace| format!("{:?}", trace.streams);
         prop_assert!(streams(&whole) == streams(&trace), "cut at {:?}", cuts);
     }
 
     #[test]
     fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        prop_assert!(Trace::read(&bytes).is_err());
+        prop_assert!(CtfTrace::read(&bytes).is_err());
     }
 }
 
@@ -162,7 +162,7 @@ fn nesting_and_doubling_are_bounded() {
         doubling += &format!("typealias struct {{ a{n} x; a{n} y; }} := a{};", n + 1);
     }
     doubling += "stream { event.context := a20; };";
-    let error = Trace::read(doubling.as_bytes()).expect_err("a million fields");
+    let error = CtfTrace::read(doubling.as_bytes()).expect_err("a million fields");
     assert!(error.to_string().contains("more than 8192 fields"), "{error}");
 
     let deep = format!(
@@ -170,14 +170,14 @@ fn nesting_and_doubling_are_bounded() {
         "struct { ".repeat(9999),
         "} x;".repeat(9999)
     );
-    let error = Trace::read(deep.as_bytes()).expect_err("ten thousand deep");
+    let error = CtfTrace::read(deep.as_bytes()).expect_err("ten thousand deep");
     assert!(error.to_string().contains("nests deeper"), "{error}");
 
     let mut chained = header.to_owned();
     for n in 0..9999 {
         chained += &format!("typealias struct {{ a{n} x; }} := a{};", n + 1);
     }
-    let error = Trace::read(chained.as_bytes()).expect_err("ten thousand deep");
+    let error = CtfTrace::read(chained.as_bytes()).expect_err("ten thousand deep");
     assert!(error.to_string().contains("nest deeper"), "{error}");
 }
 
@@ -186,7 +186,7 @@ fn elements_without_bits_are_bounded() {
     let text = "trace { major = 1; minor = 8; byte_order = le; };\
         stream { event.header := struct { integer { size = 8; } id; }; };\
         event { name = \"e\"; id = 0; fields := struct { struct { } x[4000000000]; }; };";
-    let trace = Trace::read(text.as_bytes()).expect("the metadata is valid");
+    let trace = CtfTrace::read(text.as_bytes()).expect("the metadata is valid");
     let (mut decoder, packet) = (Decoder::new(CounterBaseline::Zero), [0_u8; 4]);
     let (_, mut position) = decoder.open(&trace, &packet).expect("the packet has no header");
     let error = decoder.next(&trace, &packet, &mut position, &mut Event::default()).expect_err("too many");
@@ -195,7 +195,7 @@ fn elements_without_bits_are_bounded() {
 
 #[test]
 fn errors_name_the_unsupported_part() {
-    let refusal = |text: &str| Trace::read(text.as_bytes()).expect_err("an error").to_string();
+    let refusal = |text: &str| CtfTrace::read(text.as_bytes()).expect_err("an error").to_string();
     assert!(refusal("\u{1e}{\"type\": \"preamble\", \"version\": 2}").contains("CTF 2"));
     assert!(refusal("/* CTF 1.8 */\ntrace {\n  major = 2;\n};\n").contains("line 2: CTF 2"));
     let header = "trace { major = 1; minor = 8; byte_order = le; };\n";

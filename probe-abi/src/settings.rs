@@ -44,7 +44,7 @@ pub const TASK_RECORDED: u32 = 1 << 4;
 /// Settings of one tracer run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Settings {
+pub struct ProbeSettings {
     /// Random seed that makes the span ids of this run distinct.
     pub seed: u64,
     /// Threshold: system calls faster than this and without block I/O are dropped; 0: none.
@@ -188,7 +188,7 @@ pub struct PageCompletion {
     pub reserved: u32,
 }
 
-plain! { PointerStep = 24, PageCompletion = 16, Settings = 1016 }
+plain! { PointerStep = 24, PageCompletion = 16, ProbeSettings = 1016 }
 
 /// Entries of the system call table: the highest number that blkkin traces is 437 (openat2).
 pub const SYSCALL_NUMBERS: usize = 512;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use blkkin_probe_abi::settings::{
     BLOCK_ONLY_ALL, CONTEXTS_KEEP_SAMPLED, CONTEXTS_READ, FILTERS_MAX, ORIGIN_ALL, ORIGIN_PAGES,
     ORIGIN_SYSCALLS, ORIGIN_TASKS, PAGE_COMPLETIONS_MAX, POINTER_STEPS_MAX, PageCompletion, PointerStep,
-    SYSCALL_NUMBERS, Settings, SyscallShape, TRACE_ALL, TRACE_MARKED,
+    ProbeSettings, SYSCALL_NUMBERS, SyscallShape, TRACE_ALL, TRACE_MARKED,
 };
 use blkkin_wire::async_io;
 use blkkin_wire::clock::DurationNs;
@@ -178,14 +178,14 @@ impl TracerConfig {
     }
 
     /// Settings to embed in the programs.
-    pub fn settings(&self, epoch: StartEpoch) -> Result<Settings, TracerError> {
+    pub fn settings(&self, epoch: StartEpoch) -> Result<ProbeSettings, TracerError> {
         let filter = &self.filter;
         let (pids, pids_len) = filter_list("process", &filter.pids, |pid| pid.0)?;
         let (tids, tids_len) = filter_list("thread", &filter.tids, |tid| tid.0)?;
         let (devices, devices_len) = filter_list("device", &filter.devices, |device| device.to_kernel())?;
         let (cgroups, cgroups_len) = filter_list("cgroup", &filter.cgroups, |cgroup| cgroup.0)?;
         let (comms, comms_len) = filter_list("thread name", &filter.comms, |comm| comm_key(comm))?;
-        Ok(Settings {
+        Ok(ProbeSettings {
             seed: epoch.0,
             slower_than_ns: filter.slower_than.map_or(0, |limit| limit.0),
             trace_mode: match self.scope {

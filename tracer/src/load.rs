@@ -20,7 +20,7 @@ use blkkin_probe_abi::deferred::{
 };
 use blkkin_probe_abi::excluded_paths::EXCLUDED_SETS;
 use blkkin_probe_abi::in_flight::ASYNC_SETS;
-use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, PointerStep, STEP_TO_BIO, Settings};
+use blkkin_probe_abi::settings::{POINTER_STEPS_MAX, PointerStep, ProbeSettings, STEP_TO_BIO};
 use blkkin_wire::ids::{Pid, Source};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -600,7 +600,7 @@ fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {
 }
 
 /// Adds the settings that the kernel determines.
-fn kernel_settings(settings: Settings, types: &KernelTypes) -> Settings {
+fn kernel_settings(settings: ProbeSettings, types: &KernelTypes) -> ProbeSettings {
     let paths = types.paths.iter().map(|path| path.end_io);
     let wanted: Vec<KernelSymbol> =
         paths.chain([SPLIT_END_IO]).chain(SCHEDULER).chain(page_completions::wanted()).collect();
@@ -610,7 +610,7 @@ fn kernel_settings(settings: Settings, types: &KernelTypes) -> Settings {
     for (step, path) in steps.iter_mut().zip(&types.paths) {
         *step = PointerStep { end_io: address(path.end_io), ..path.step };
     }
-    Settings {
+    ProbeSettings {
         legacy_request_start: types.uses_legacy_request_start().into(),
         bio_chain_endio: address(SPLIT_END_IO),
         stacked: steps.iter().any(|step| step.to == STEP_TO_BIO && step.end_io != 0).into(),

@@ -16,7 +16,7 @@ use aya::maps::{Array, MapData, PerCpuArray};
 use aya::{Ebpf, EbpfLoader};
 use blkkin_probe_abi::Plain;
 use blkkin_probe_abi::counters::{PER_CPU_WORDS, REQUESTS_UNTRACKED};
-use blkkin_probe_abi::settings::Settings;
+use blkkin_probe_abi::settings::ProbeSettings;
 use blkkin_probe_abi::totals::{
     BUCKETS, KEY_READY, KEY_SETS, KEY_WAYS, KeySet, OTHERS, Total, TotalKey, bounds_of, bucket_at,
     position_of,
@@ -231,7 +231,7 @@ impl RequestCounter {
             KeyKind::Submitter => KEY_SETS as u32,
             KeyKind::Disk => sets_of_disks(fs::read_dir("/sys/block").map_or(0, Iterator::count)),
         };
-        let settings = Settings {
+        let settings = ProbeSettings {
             legacy_request_start: types.uses_legacy_request_start().into(),
             disk_total_sets: if key_kind == KeyKind::Disk { sets } else { 0 },
             ..config.settings(identity::source().epoch)?

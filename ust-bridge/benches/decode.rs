@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use blkkin_lttng_live::clock::monotonic_ns;
 use blkkin_lttng_live::event_view::EventView;
 use blkkin_lttng_live::live::follow::{Follower, Step, Target};
-use blkkin_lttng_live::live::reader::Settings;
+use blkkin_lttng_live::live::reader::ReaderSettings;
 use blkkin_lttng_live::trace_folder::TraceFolder;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
@@ -142,7 +142,7 @@ fn many_processes(lab: &Lab) {
 }
 
 fn follower(lab: &Lab, session: &str) -> Follower {
-    let settings = Settings::default();
+    let settings = ReaderSettings::default();
     Follower::new(Target { address: lab.address(), session: session.to_owned(), settings })
 }
 

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use blkkin_lttng_live::ctf::plan::Value;
 use blkkin_lttng_live::event_view::EventView;
 use blkkin_lttng_live::live::follow::{Follower, Step};
-use blkkin_lttng_live::live::reader::{ReaderStats, Settings};
+use blkkin_lttng_live::live::reader::{ReaderSettings, ReaderStats};
 use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons;
 use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};
 use support::lab::{Lab, until};
@@ -279,7 +279,7 @@ fn run(lab: &Lab, program: &Path) -> Ring {
     let (_daemons, relay) = LttngDaemons::ensure(&tool, None, &lab.traces()).expect("the daemons start");
     let daemon = child_named(std::process::id(), "lttng-sessiond").expect("the process was started");
     let (supervisor, _) = SessionSupervisor::create(tool, relay, config).expect("the session is created");
-    let follower = supervisor.follower(Settings::default());
+    let follower = supervisor.follower(ReaderSettings::default());
     let (ended, inactivity_max) = (Arc::new(AtomicBool::new(false)), supervisor.config().inactivity_max());
     let reader_ended = Arc::clone(&ended);
     let reader = std::thread::spawn(move || read_session(follower, inactivity_max, &reader_ended));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use blkkin_lttng_live::clock::monotonic_ns;
 use blkkin_lttng_live::live::follow::{Follower, Step, Target};
-use blkkin_lttng_live::live::reader::{ReaderStats, Settings};
+use blkkin_lttng_live::live::reader::{ReaderSettings, ReaderStats};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use support::lab::{Lab, until};
@@ -26,7 +26,7 @@ fn follow(address: &str, session: &str) -> (Vec<String>, ReaderStats) {
 
 fn follow_and_count(address: &str, session: &str, read: &AtomicUsize) -> (Vec<String>, ReaderStats) {
     // Longer than any connection is interrupted here, because the test checks the order.
-    let settings = Settings { wait_max: Duration::from_secs(20), ..Settings::default() };
+    let settings = ReaderSettings { wait_max: Duration::from_secs(20), ..ReaderSettings::default() };
     let target = Target { address: address.to_owned(), session: session.to_owned(), settings };
     let (mut follower, mut lines) = (Follower::new(target), Vec::new());
     let begun = Instant::now();
@@ -134,7 +134,7 @@ fn events_of_the_future_are_refused_and_hold_up_no_others() {
         let options = format!("--buffers-{buffers} --subbuf-size=64K --num-subbuf=16");
         lab.live_session(buffers, 5000, &options);
         let (address, session) = (lab.address(), buffers.to_owned());
-        let mut follower = Follower::new(Target { address, session, settings: Settings::default() });
+        let mut follower = Follower::new(Target { address, session, settings: ReaderSettings::default() });
         let (mut honest, mut ahead) = (lab.sample(&["tick", "1000"]), lab.sample_ahead(&["tick", "10"]));
         honest.go();
         ahead.go();
@@ -171,7 +171,7 @@ fn attachment_without_begin_ignores_earlier_events_and_losses() {
     let target = |from_begin| Target {
         address: lab.address(),
         session: "now".to_owned(),
-        settings: Settings { from_begin, ..Settings::default() },
+        settings: ReaderSettings { from_begin, ..ReaderSettings::default() },
     };
     let mut all = Follower::new(target(true));
     let begun = Instant::now();
@@ -256,7 +256,7 @@ fn steps_for_reply(reply: Vec<u8>, steps: usize) -> (Vec<Step>, ReaderStats) {
         let _ = client.shutdown(Shutdown::Write);
         let _ = std::io::copy(&mut client, &mut std::io::sink());
     });
-    let target = Target { address, session: "any".to_owned(), settings: Settings::default() };
+    let target = Target { address, session: "any".to_owned(), settings: ReaderSettings::default() };
     let mut follower = Follower::new(target);
     let mut steps_made = Vec::new();
     while steps_made.len() < steps
@@ -379,7 +379,7 @@ fn permanent_and_temporary_errors_of_a_relay_differ() {
     let target = Target {
         address: "127.0.0.1:1".to_owned(),
         session: "any".to_owned(),
-        settings: Settings::default(),
+        settings: ReaderSettings::default(),
     };
     assert!(matches!(Follower::new(target).step(&mut |_| {}), Step::Unreachable(..)));
 }

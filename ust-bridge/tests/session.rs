@@ -7,7 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use blkkin_lttng_live::live::follow::{Follower, Step};
-use blkkin_lttng_live::live::reader::Settings;
+use blkkin_lttng_live::live::reader::ReaderSettings;
 use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons;
 use blkkin_ust_bridge::session::supervisor::{SessionConfig, SessionSupervisor};
 use support::lab::Lab;
@@ -30,7 +30,7 @@ fn follow(follower: &mut Follower, mut enough: impl FnMut(&Follower) -> bool) ->
 }
 
 fn follower(supervisor: &SessionSupervisor) -> Follower {
-    supervisor.follower(Settings::default())
+    supervisor.follower(ReaderSettings::default())
 }
 
 fn config() -> SessionConfig {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use blkkin_lttng_live::live::follow::{Follower, Step};
-use blkkin_lttng_live::live::reader::Settings;
+use blkkin_lttng_live::live::reader::ReaderSettings;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
 use blkkin_ust_bridge::session::lttng_command::LttngCommand;
@@ -67,7 +67,7 @@ impl Collectors {
         let plan = SessionConfig { events: Mapping::built_in().events(true), ..SessionConfig::default() };
         let (supervisor, _stale) =
             SessionSupervisor::create(LttngCommand::default(), self.relay.clone(), plan)?;
-        let follower = supervisor.follower(Settings::default());
+        let follower = supervisor.follower(ReaderSettings::default());
         let stop = Arc::new(AtomicBool::new(false));
         let per_request = Arc::clone(&stop);
         let reader = std::thread::spawn(move || read(follower, &per_request));

@@ -42,7 +42,7 @@ pub(crate) struct Change {
 
 /// Settings of the agent, as on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Settings {
+pub(crate) struct RecordingSettings {
     pub(crate) recording: bool,
     pub(crate) sample: String,
     pub(crate) keep: Vec<String>,
@@ -52,11 +52,11 @@ pub(crate) struct Settings {
 /// State of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
-    pub(crate) now: Settings,
+    pub(crate) now: RecordingSettings,
     /// Settings that apply afterwards, and the milliseconds until then, if the present ones are for a time.
-    pub(crate) afterwards: Option<(Settings, u64)>,
+    pub(crate) afterwards: Option<(RecordingSettings, u64)>,
     /// Settings of the agent's start.
-    pub(crate) start: Settings,
+    pub(crate) start: RecordingSettings,
     /// Records of the agent's --ctl-topic that apply to it, as text.
     pub(crate) fleet: Vec<String>,
     /// N, where one operation in N is sampled now; a budget can make it greater than that of the settings.
@@ -109,10 +109,10 @@ impl Change {
     }
 }
 
-impl Settings {
+impl RecordingSettings {
     /// Returns these settings with a change.
-    pub(crate) fn with(&self, change: &Change) -> Settings {
-        Settings {
+    pub(crate) fn with(&self, change: &Change) -> RecordingSettings {
+        RecordingSettings {
             recording: change.recording.unwrap_or(self.recording),
             sample: change.sample.as_ref().unwrap_or(&self.sample).clone(),
             keep: change.keep.as_ref().unwrap_or(&self.keep).clone(),

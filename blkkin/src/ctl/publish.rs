@@ -62,7 +62,8 @@ pub(super) fn publish(args: &CtlArgs, brokers: &str, request: Request) -> Result
 
 /// Makes the record of a change that an agent can apply.
 fn record(nodes: &str, change: Change) -> Result<FleetRecord, CliError> {
-    let start = protocol::Settings { recording: true, sample: "1/1".into(), keep: Vec::new(), budget: None };
+    let start =
+        protocol::RecordingSettings { recording: true, sample: "1/1".into(), keep: Vec::new(), budget: None };
     resolve(&mut start.with(&change), &FilterArgs::default(), Disks::Elsewhere)?;
     let now = SystemTime::now();
     let ms = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;

@@ -2,7 +2,7 @@
 
 use blkkin_tracer::capture::CaptureSettings;
 
-use super::protocol::Settings;
+use super::protocol::RecordingSettings;
 use crate::cli::FilterArgs;
 use crate::error::CliError;
 use crate::filter::{keep, sampling};
@@ -13,7 +13,7 @@ pub(super) const RULES_MAX: usize = 64;
 /// Resolves settings, and writes them in their usual form. `filter` has the options of the agent's start, which some
 /// rules contradict.
 pub(crate) fn resolve(
-    settings: &mut Settings,
+    settings: &mut RecordingSettings,
     filter: &FilterArgs,
     disks: keep::Disks,
 ) -> Result<CaptureSettings, CliError> {
@@ -41,13 +41,14 @@ mod tests {
     #[test]
     fn settings_are_resolved_as_options_are() {
         let filter = FilterArgs::default();
-        let settings = |sample: &str, keep: &[&str]| Settings {
+        let settings = |sample: &str, keep: &[&str]| RecordingSettings {
             recording: false,
             sample: sample.into(),
             keep: keep.iter().map(|rule| (*rule).to_owned()).collect(),
             budget: None,
         };
-        let mut all = Settings { budget: Some("1.0%".into()), ..settings("1/064", &[" 10ms", "failed"]) };
+        let mut all =
+            RecordingSettings { budget: Some("1.0%".into()), ..settings("1/064", &[" 10ms", "failed"]) };
         let resolved = resolve(&mut all, &filter, Present).unwrap();
         assert_eq!((resolved.is_paused, resolved.sample.one_in(), resolved.keep.len()), (true, 64, 2));
         assert_eq!((&*all.sample, &*all.keep[0], all.budget.as_deref()), ("1/64", "10ms", Some("1%")));

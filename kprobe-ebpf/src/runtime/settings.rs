@@ -3,19 +3,19 @@
 
 use crate::runtime::layout::frozen;
 use blkkin_probe_abi::settings::{
-    FILTERS_MAX, PAGE_COMPLETIONS_MAX, POINTER_STEPS_MAX, PageCompletion, PointerStep, SYSCALL_NUMBERS,
-    Settings, SyscallShape,
+    FILTERS_MAX, PAGE_COMPLETIONS_MAX, POINTER_STEPS_MAX, PageCompletion, PointerStep, ProbeSettings,
+    SYSCALL_NUMBERS, SyscallShape,
 };
 
 /// Settings of this run, written by the loader.
 #[unsafe(no_mangle)]
-pub static SETTINGS: Settings = EMPTY;
+pub static SETTINGS: ProbeSettings = EMPTY;
 
 /// Capture rules by system call number, written by the loader.
 #[unsafe(no_mangle)]
 pub static SYSCALLS: [u32; SYSCALL_NUMBERS] = [0; SYSCALL_NUMBERS];
 
-const EMPTY: Settings = Settings {
+const EMPTY: ProbeSettings = ProbeSettings {
     seed: 0,
     slower_than_ns: 0,
     bio_chain_endio: 0,

@@ -1,6 +1,6 @@
 //! Metadata of a trace.
 //!
-//! *In*: metadata, all at once or as it arrives. *Out*: a [`Trace`] with its classes of streams and
+//! *In*: metadata, all at once or as it arrives. *Out*: a [`CtfTrace`] with its classes of streams and
 //! events.
 //!
 //! LTTng appends to the metadata when programs start. The parser reads a declaration when it is
@@ -57,7 +57,7 @@ pub enum MetadataError {
 
 /// Clock of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Clock {
+pub struct CtfClock {
     /// Name; LTTng's is `monotonic`.
     pub name: String,
     /// Boot id, for LTTng's `monotonic`.
@@ -74,7 +74,7 @@ pub struct Clock {
     pub offset: i64,
 }
 
-impl Clock {
+impl CtfClock {
     /// Converts `ticks` to ns since 1970, as babeltrace2 does.
     pub fn since_1970_ns(&self, ticks: u64) -> i128 {
         let frequency = i128::from(self.frequency.max(1));
@@ -135,7 +135,7 @@ pub struct EventClass {
 
 /// Trace, as far as its metadata has arrived.
 #[derive(Debug)]
-pub struct Trace {
+pub struct CtfTrace {
     unpacker: super::unpack::Unpacker,
     text: String,
     parsed: usize,
@@ -152,12 +152,12 @@ pub struct Trace {
     /// Entries of `env`: properties of the tracer and the machine.
     pub env: Vec<(String, String)>,
     /// Clocks, in order of declaration.
-    pub clocks: Vec<Clock>,
+    pub clocks: Vec<CtfClock>,
     /// Classes of streams, in order of declaration.
     pub streams: Vec<StreamClass>,
 }
 
-impl Default for Trace {
+impl Default for CtfTrace {
     fn default() -> Self {
         Self {
             unpacker: Default::default(),
@@ -177,7 +177,7 @@ impl Default for Trace {
     }
 }
 
-impl Trace {
+impl CtfTrace {
     /// Reads complete metadata, as packets or plain text.
     pub fn read(bytes: &[u8]) -> Result<Self, MetadataError> {
         let mut trace = Self::default();
@@ -216,7 +216,7 @@ impl Trace {
     }
 
     /// Returns the clock with this name.
-    pub fn clock(&self, name: &str) -> Option<&Clock> {
+    pub fn clock(&self, name: &str) -> Option<&CtfClock> {
         self.clocks.iter().find(|clock| clock.name == name)
     }
 

@@ -11,7 +11,7 @@
 //! more often, LTTng writes the whole time into the event (`extended` in its header).
 
 use super::cursor::{Cursor, ReadError};
-use super::metadata::{EventClass, StreamClass, Trace};
+use super::metadata::{CtfTrace, EventClass, StreamClass};
 use super::plan::{Item, Value};
 use header::{read_context, read_header};
 use plan_runner::PlanRunner;
@@ -73,7 +73,7 @@ pub enum PacketError {
 /// Header and context of a packet.
 #[derive(Clone, Default, Debug)]
 pub struct PacketHeader {
-    /// Index in [`Trace::streams`].
+    /// Index in [`CtfTrace::streams`].
     pub stream: usize,
     /// Number of the stream within its class, if packets contain it.
     pub instance: Option<u64>,
@@ -134,7 +134,7 @@ impl Items {
 pub struct Event {
     /// Time in ticks of the stream's clock; 0 without a clock.
     pub time: u64,
-    /// Index in [`Trace::streams`].
+    /// Index in [`CtfTrace::streams`].
     pub stream: usize,
     /// Index in [`StreamClass::events`].
     pub class: u32,
@@ -148,7 +148,7 @@ pub struct Event {
 
 impl Event {
     /// Returns the event's class in its trace.
-    pub fn class<'t>(&self, trace: &'t Trace) -> Option<&'t EventClass> {
+    pub fn class<'t>(&self, trace: &'t CtfTrace) -> Option<&'t EventClass> {
         trace.streams.get(self.stream)?.events.get(self.class as usize)
     }
 }
@@ -214,7 +214,7 @@ impl Decoder {
     /// call can be repeated with more bytes.
     pub fn header(
         &mut self,
-        trace: &Trace,
+        trace: &CtfTrace,
         bytes: &[u8],
     ) -> Result<(PacketHeader, PacketPosition), PacketError> {
         let order = trace.order.ok_or(PacketError::NoMetadata)?;
@@ -245,7 +245,7 @@ impl Decoder {
     /// [`Self::losses`].
     pub fn open(
         &mut self,
-        trace: &Trace,
+        trace: &CtfTrace,
         bytes: &[u8],
     ) -> Result<(PacketHeader, PacketPosition), PacketError> {
         let (header, position) = self.header(trace, bytes)?;
@@ -272,7 +272,7 @@ impl Decoder {
     /// Decodes the next event at `position` into `event`; returns false at the packet's end.
     pub fn next(
         &mut self,
-        trace: &Trace,
+        trace: &CtfTrace,
         bytes: &[u8],
         position: &mut PacketPosition,
         event: &mut Event,

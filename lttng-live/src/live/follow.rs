@@ -13,7 +13,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::connection::{Connection, LiveError};
-use super::reader::{Reader, ReaderStats, Settings, StreamProblem};
+use super::reader::{Reader, ReaderSettings, ReaderStats, StreamProblem};
 use crate::clock::HostClocks;
 use crate::event_view::{EventView, Gap};
 
@@ -31,7 +31,7 @@ pub struct Target {
     /// Session's name.
     pub session: String,
     /// Reader's settings.
-    pub settings: Settings,
+    pub settings: ReaderSettings,
 }
 
 /// Result of one call of [`Follower::step`].

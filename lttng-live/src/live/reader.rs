@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use super::connection::{Connection, LiveError};
 use super::protocol::{IndexReply, Session, Stream, ViewerFlags};
 use crate::clock::{ClockConversion, HostClocks};
-use crate::ctf::metadata::{MetadataError, Trace};
+use crate::ctf::metadata::{CtfTrace, MetadataError};
 use crate::ctf::packet::{
     CounterBaseline, Decoder, Event, Losses, PacketError, PacketHeader, PacketPosition,
 };
@@ -36,14 +36,14 @@ const LISTED_AGAIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Settings of a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Settings {
+pub struct ReaderSettings {
     /// Start with the oldest packet at the relay; otherwise with new packets.
     pub from_begin: bool,
     /// Maximum time that other streams wait for an inactive stream.
     pub wait_max: Duration,
 }
 
-impl Default for Settings {
+impl Default for ReaderSettings {
     fn default() -> Self {
         Self { from_begin: true, wait_max: Duration::from_millis(200) }
     }
@@ -101,7 +101,7 @@ struct LiveTrace {
     /// Owner of its buffers.
     user: u32,
     metadata: Option<u64>,
-    trace: Trace,
+    trace: CtfTrace,
     conversion: Option<ClockConversion>,
     rejected: bool,
 }
@@ -156,7 +156,7 @@ pub struct Round {
 pub struct Reader {
     connection: Option<Connection>,
     session: Session,
-    settings: Settings,
+    settings: ReaderSettings,
     host_clocks: HostClocks,
     traces: Vec<LiveTrace>,
     streams: Vec<LiveStream>,
@@ -174,7 +174,7 @@ pub struct Reader {
 
 impl Reader {
     /// Creates a reader for the session `name`, without a connection.
-    pub fn new(name: &str, settings: Settings, host_clocks: HostClocks) -> Self {
+    pub fn new(name: &str, settings: ReaderSettings, host_clocks: HostClocks) -> Self {
         let name = name.to_owned();
         let session = Session { id: 0, live_timer_us: 0, clients: 0, streams: 0, host: String::new(), name };
         Self {
@@ -363,7 +363,7 @@ impl Reader {
         for stream in streams {
             let known = self.traces.iter().position(|trace| trace.path == stream.path);
             let trace = known.unwrap_or_else(|| {
-                let (path, trace) = (stream.path.clone(), Trace::default());
+                let (path, trace) = (stream.path.clone(), CtfTrace::default());
                 self.traces.push(LiveTrace {
                     user: buffer_owner(&path),
                     path,

@@ -6,7 +6,7 @@ use blkkin_wire::ids::SpanId;
 use blkkin_wire::syscalls::errno_name;
 
 use super::bar::{Fill, Segment};
-use super::row::{Row, RowGroup};
+use super::row::{RowGroup, WaterfallRow};
 use crate::text::style::Ink;
 use crate::text::units;
 
@@ -15,7 +15,11 @@ use crate::text::units;
 const SUBMISSIONS_SHOWN: usize = 8;
 
 /// Returns the submissions below the root, with the rows of their bios.
-pub(super) fn groups(trace: &Trace, depth: usize, bios: impl Fn(SpanId) -> Vec<Row>) -> Vec<RowGroup> {
+pub(super) fn groups(
+    trace: &Trace,
+    depth: usize,
+    bios: impl Fn(SpanId) -> Vec<WaterfallRow>,
+) -> Vec<RowGroup> {
     let below = trace.async_ios.iter().map(|io| &io.event).filter(|event| event.span != trace.root_span);
     let mut events: Vec<&AsyncIoEvent> = below.collect();
     // Stable: equal times stay in the order of the trace.
@@ -32,9 +36,9 @@ pub(super) fn groups(trace: &Trace, depth: usize, bios: impl Fn(SpanId) -> Vec<R
     groups
 }
 
-fn row(event: &AsyncIoEvent, depth: usize) -> Row {
+fn row(event: &AsyncIoEvent, depth: usize) -> WaterfallRow {
     let ink = if event.errno().is_some() { Ink::Alarm } else { Ink::Plain };
-    Row::new(depth, label(event), event.end.since(event.start), vec![lifetime(event)]).with_ink(ink)
+    WaterfallRow::new(depth, label(event), event.end.since(event.start), vec![lifetime(event)]).with_ink(ink)
 }
 
 fn lifetime(event: &AsyncIoEvent) -> Segment {
@@ -72,6 +76,6 @@ fn summed(more: &[&AsyncIoEvent], depth: usize) -> Option<RowGroup> {
     let end = more.iter().map(|event| event.end).max()?;
     let label = format!("+ {}", units::counted(more.len() as u64, "more submission"));
     let lifetimes = more.iter().map(|event| lifetime(event)).collect();
-    let row = Row::new(depth, label, end.since(start), lifetimes).with_ink(Ink::Dim);
+    let row = WaterfallRow::new(depth, label, end.since(start), lifetimes).with_ink(Ink::Dim);
     Some(RowGroup { start, rows: vec![row] })
 }

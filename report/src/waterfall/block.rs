@@ -12,7 +12,7 @@ use self::selection::{BIOS_SHOWN, BioSelection, select, slowest_requests};
 use super::async_io;
 use super::bar::{Fill, Segment};
 use super::page_origin;
-use super::row::{Row, RowGroup};
+use super::row::{RowGroup, WaterfallRow};
 use crate::text::line::sanitize;
 use crate::text::style::Ink;
 use crate::text::units;
@@ -98,7 +98,7 @@ fn bio_group(
     rows.extend(summed_requests(&more, depth + 1, "+ ", "more "));
     rows.extend(trace.merged_into.iter().filter(|carried| carried.bio == bio.span).map(|carried| {
         let row = row(&carried.request);
-        Row { label: format!("{}, of another trace", row.label), ..row }
+        WaterfallRow { label: format!("{}, of another trace", row.label), ..row }
     }));
     RowGroup { start: bio.queue, rows }
 }
@@ -110,7 +110,7 @@ fn lower_bio_rows(
     (lower_bios, origins): (&Bios<'_>, &OriginIndex<'_>),
     depth: usize,
     name: &impl Fn(DeviceId) -> String,
-) -> Vec<Row> {
+) -> Vec<WaterfallRow> {
     let bios = lower_bios.get(&parent).map(Vec::as_slice).unwrap_or_default();
     let (shown, more) = bios.split_at(bios.len().min(BIOS_SHOWN));
     let groups =
@@ -120,20 +120,25 @@ fn lower_bio_rows(
 }
 
 /// Returns the sentence about the pages that a bio writes back.
-fn origin_row(bio: &BioEvent, trace: &Trace, origins: &OriginIndex<'_>, depth: usize) -> Option<Row> {
+fn origin_row(
+    bio: &BioEvent,
+    trace: &Trace,
+    origins: &OriginIndex<'_>,
+    depth: usize,
+) -> Option<WaterfallRow> {
     let origin = origins.of_bio(bio).filter(|_| bio.op.is_write())?;
-    Some(Row::note(depth, page_origin::sentence(trace, origin)))
+    Some(WaterfallRow::note(depth, page_origin::sentence(trace, origin)))
 }
 
-fn bio_row(bio: &BioEvent, depth: usize, device: &str) -> Row {
+fn bio_row(bio: &BioEvent, depth: usize, device: &str) -> WaterfallRow {
     let merged = if !bio.first && bio.request.is_some() { ", merged" } else { "" };
     let split = if bio.split { ", split" } else { "" };
     let label = format!("bio {}{device}{merged}{split}{}", operation(bio.op, bio.bytes), failure(bio.status));
     let lifetime = Segment { from: bio.queue, to: bio.end, fill: Fill::Bio };
-    Row::new(depth, label, bio.end.since(bio.queue), vec![lifetime]).with_ink(status_ink(bio.status))
+    WaterfallRow::new(depth, label, bio.end.since(bio.queue), vec![lifetime]).with_ink(status_ink(bio.status))
 }
 
-fn request_row(request: &RequestEvent, depth: usize, device: &str) -> Row {
+fn request_row(request: &RequestEvent, depth: usize, device: &str) -> WaterfallRow {
     let requeued = if request.requeued { ", requeued" } else { "" };
     let size = if request.bytes == 0 {
         request.op.name_for(0).to_owned()
@@ -143,10 +148,10 @@ fn request_row(request: &RequestEvent, depth: usize, device: &str) -> Row {
         format!("{command}{}", units::bytes(request.bytes.into()))
     };
     let label = format!("request {size}{device}{requeued}{}", failure(request.status));
-    Row {
+    WaterfallRow {
         queued: phases::queue(request),
         device: phases::device(request),
-        ..Row::new(depth, label, request.complete.since(request.start), segments(request))
+        ..WaterfallRow::new(depth, label, request.complete.since(request.start), segments(request))
     }
     .with_ink(status_ink(request.status))
 }
@@ -187,14 +192,14 @@ fn more_bios(selection: &BioSelection<'_>, trace: &Trace, depth: usize) -> Optio
     Some(RowGroup { start, rows })
 }
 
-fn summed_bios(bios: &[&BioEvent], depth: usize, how_many: String) -> Option<Row> {
+fn summed_bios(bios: &[&BioEvent], depth: usize, how_many: String) -> Option<WaterfallRow> {
     let start = bios.iter().map(|bio| bio.queue).min()?;
     let end = bios.iter().map(|bio| bio.end).max()?;
     let bytes: u64 = bios.iter().map(|bio| u64::from(bio.bytes)).sum();
     let lifetimes =
         bios.iter().map(|bio| Segment { from: bio.queue, to: bio.end, fill: Fill::Bio }).collect();
     let label = format!("+ {how_many}, {}", units::bytes(bytes));
-    Some(Row::new(depth, label, end.since(start), lifetimes).with_ink(Ink::Dim))
+    Some(WaterfallRow::new(depth, label, end.since(start), lifetimes).with_ink(Ink::Dim))
 }
 
 fn requests_without_bio(
@@ -213,12 +218,12 @@ fn requests_without_bio(
     groups
 }
 
-fn summed_requests(requests: &[&RequestEvent], depth: usize, sign: &str, more: &str) -> Option<Row> {
+fn summed_requests(requests: &[&RequestEvent], depth: usize, sign: &str, more: &str) -> Option<WaterfallRow> {
     let start = requests.iter().map(|request| request.start).min()?;
     let end = requests.iter().map(|request| request.complete).max()?;
     let label = format!("{sign}{}", units::counted(requests.len() as u64, &format!("{more}request")));
     let segments = requests.iter().flat_map(|request| segments(request)).collect();
-    Some(Row::new(depth, label, end.since(start), segments).with_ink(Ink::Dim))
+    Some(WaterfallRow::new(depth, label, end.since(start), segments).with_ink(Ink::Dim))
 }
 
 /// Names the devices, or counts them if there are more than two.

@@ -19,7 +19,7 @@ use blkkin_wire::clock::DurationNs;
 use blkkin_wire::daemon_span::{Annotation, AnnotationValue, DaemonSpanEvent, SpanStatus};
 
 use super::bar::{Fill, Segment, Window};
-use super::row::{Row, mark_within};
+use super::row::{WaterfallRow, mark_within};
 use super::tree::{self, uncovered};
 use crate::collect::daemon_spans::tree::{Relation, SpanTree};
 use crate::text::line::sanitize;
@@ -39,7 +39,7 @@ pub fn window(tree: &SpanTree<'_>) -> Window {
 }
 
 /// Returns all rows of a tree.
-pub fn rows(tree: &SpanTree<'_>) -> Vec<Row> {
+pub fn rows(tree: &SpanTree<'_>) -> Vec<WaterfallRow> {
     let mut rows = Vec::new();
     add(tree, tree.traces_dropped, 0, &mut rows);
     mark_within(&mut rows, lifetime(tree, Fill::Call));
@@ -48,7 +48,7 @@ pub fn rows(tree: &SpanTree<'_>) -> Vec<Row> {
 
 /// Adds the rows of a node. `dropped` is the number of traces dropped from the whole tree: their
 /// parents are unknown.
-fn add(tree: &SpanTree<'_>, dropped: u64, depth: usize, rows: &mut Vec<Row>) {
+fn add(tree: &SpanTree<'_>, dropped: u64, depth: usize, rows: &mut Vec<WaterfallRow>) {
     match tree.daemon_span() {
         Some(span) => add_daemon_span(tree, (span, dropped), depth, rows),
         None => add_call(tree, depth, rows),
@@ -59,11 +59,13 @@ fn add_daemon_span(
     tree: &SpanTree<'_>,
     (span, dropped): (&DaemonSpanEvent, u64),
     depth: usize,
-    rows: &mut Vec<Row>,
+    rows: &mut Vec<WaterfallRow>,
 ) {
     let ink = if span.status == SpanStatus::Ok { Ink::Bold } else { Ink::Alarm };
     let label = format!("{}{}{}", label(span), status(span.status), orphan_mark(tree));
-    rows.push(Row::new(depth, label, tree.duration(), vec![lifetime(tree, Fill::Call)]).with_ink(ink));
+    rows.push(
+        WaterfallRow::new(depth, label, tree.duration(), vec![lifetime(tree, Fill::Call)]).with_ink(ink),
+    );
     rows.extend(own_time(tree, dropped, depth + 1));
     rows.extend(events(span, depth + 1));
     let (shown, rest) = select(tree);
@@ -71,13 +73,13 @@ fn add_daemon_span(
     rows.extend(summed(&rest, tree.traces_dropped, depth + 1));
 }
 
-fn add_call(tree: &SpanTree<'_>, depth: usize, rows: &mut Vec<Row>) {
+fn add_call(tree: &SpanTree<'_>, depth: usize, rows: &mut Vec<WaterfallRow>) {
     let mut call_rows = tree::rows(tree.trace, latency::breakdown(tree.trace));
     if let Some(call) = call_rows.first_mut() {
         call.label += orphan_mark(tree);
         call.ink = Ink::Plain;
     }
-    rows.extend(call_rows.into_iter().map(|row| Row { depth: row.depth + depth, ..row }));
+    rows.extend(call_rows.into_iter().map(|row| WaterfallRow { depth: row.depth + depth, ..row }));
 }
 
 /// Formats the label of a span: `blkkin-nbd: nbd read`.
@@ -107,7 +109,7 @@ fn lifetime(tree: &SpanTree<'_>, fill: Fill) -> Segment {
 }
 
 /// Returns the row of the time that no child covers; `None` for a span without children.
-fn own_time(tree: &SpanTree<'_>, dropped: u64, depth: usize) -> Option<Row> {
+fn own_time(tree: &SpanTree<'_>, dropped: u64, depth: usize) -> Option<WaterfallRow> {
     if tree.children.is_empty() {
         return None;
     }
@@ -120,12 +122,12 @@ fn own_time(tree: &SpanTree<'_>, dropped: u64, depth: usize) -> Option<Row> {
     let busy = tree.children.iter().map(|child| (child.trace.start(), child.trace.end())).collect();
     let segments = uncovered(busy, lifetime(tree, fill), fill);
     let time = DurationNs(segments.iter().map(|part| part.to.since(part.from).0).sum());
-    (time.0 > 0).then(|| Row::new(depth, label.to_owned(), time, segments).with_ink(ink))
+    (time.0 > 0).then(|| WaterfallRow::new(depth, label.to_owned(), time, segments).with_ink(ink))
 }
 
 /// Returns the rows of a span's events. blkin's `cs`, `cr`, `sr` and `ss` are omitted: they are the
 /// ends of the rows.
-fn events(span: &DaemonSpanEvent, depth: usize) -> Vec<Row> {
+fn events(span: &DaemonSpanEvent, depth: usize) -> Vec<WaterfallRow> {
     let events = span.annotations.iter().filter(|event| event.value == AnnotationValue::Event);
     let all: Vec<_> = events.filter(|event| !["cs", "cr", "sr", "ss"].contains(&&*event.key)).collect();
     let shown = if all.len() > EVENTS_SHOWN + 1 { EVENTS_SHOWN } else { all.len() };
@@ -133,9 +135,12 @@ fn events(span: &DaemonSpanEvent, depth: usize) -> Vec<Row> {
     let row = |label: String, events: &[&Annotation]| {
         let segments =
             events.iter().map(|event| Segment { from: event.time, to: event.time, fill: Fill::Event });
-        Row { instant: true, ..Row::new(depth, label, DurationNs(0), segments.collect()).with_ink(Ink::Dim) }
+        WaterfallRow {
+            instant: true,
+            ..WaterfallRow::new(depth, label, DurationNs(0), segments.collect()).with_ink(Ink::Dim)
+        }
     };
-    let mut rows: Vec<Row> = first.iter().map(|event| row(sanitize(&event.key), &[event])).collect();
+    let mut rows: Vec<WaterfallRow> = first.iter().map(|event| row(sanitize(&event.key), &[event])).collect();
     if !more.is_empty() {
         rows.push(row(units::counted(more.len() as u64, "more event"), more));
     }
@@ -157,7 +162,7 @@ fn select<'t, 'a>(tree: &'t SpanTree<'a>) -> (Vec<&'t SpanTree<'a>>, Vec<&'t Spa
     (shown, rest)
 }
 
-fn summed(rest: &[&SpanTree<'_>], dropped: u64, depth: usize) -> Vec<Row> {
+fn summed(rest: &[&SpanTree<'_>], dropped: u64, depth: usize) -> Vec<WaterfallRow> {
     let mut rows = Vec::new();
     for (is_daemon_span, noun) in [(true, "operation"), (false, "call")] {
         let alike: Vec<_> =
@@ -167,13 +172,13 @@ fn summed(rest: &[&SpanTree<'_>], dropped: u64, depth: usize) -> Vec<Row> {
         if let Some((from, to)) = from.zip(to) {
             let label = format!("+ {}", units::counted(alike.len() as u64, noun));
             let segments = alike.iter().map(|tree| lifetime(tree, Fill::Call)).collect();
-            rows.push(Row::new(depth, label, to.since(from), segments).with_ink(Ink::Dim));
+            rows.push(WaterfallRow::new(depth, label, to.since(from), segments).with_ink(Ink::Dim));
         }
     }
     if dropped > 0 {
         let label = format!("+ {} not kept", units::counted(dropped, "part"));
-        let row = Row::new(depth, label, DurationNs(0), Vec::new()).with_ink(Ink::Dim);
-        rows.push(Row { instant: true, ..row });
+        let row = WaterfallRow::new(depth, label, DurationNs(0), Vec::new()).with_ink(Ink::Dim);
+        rows.push(WaterfallRow { instant: true, ..row });
     }
     rows
 }

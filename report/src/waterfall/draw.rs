@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::bar::{Bar, Fill, Window, bar};
-use super::row::Row;
+use super::row::WaterfallRow;
 use crate::text::line::{Line, width, wrap};
 use crate::text::style::Ink;
 use crate::text::{shorten, units};
@@ -66,7 +66,7 @@ pub fn legend(drawn: &BTreeSet<Fill>, columns: usize) -> Vec<Line> {
 }
 
 /// Formats the rows of one waterfall; shares are of `total`.
-pub fn lines(rows: &[Row], window: Window, total: DurationNs, columns: usize) -> Vec<Line> {
+pub fn lines(rows: &[WaterfallRow], window: Window, total: DurationNs, columns: usize) -> Vec<Line> {
     let (gap, margin) = if columns >= ROOMY { (2, MARGIN) } else { (1, MARGIN / 2) };
     let bars_of = rows.iter().filter(|row| !row.note);
     let widest = bars_of.map(|row| margin + STEP * row.depth + width(&row.label)).max().unwrap_or(0);
@@ -102,7 +102,7 @@ fn scale(window: Window, label: usize, bars: usize, gap: usize) -> Line {
     line
 }
 
-fn numbers_of(row: &Row, total: DurationNs, gap: usize) -> Line {
+fn numbers_of(row: &WaterfallRow, total: DurationNs, gap: usize) -> Line {
     if row.instant {
         return Line::new();
     }

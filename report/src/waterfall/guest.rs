@@ -5,7 +5,7 @@
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 
 use super::bar::{Fill, Segment, Window};
-use super::row::Row;
+use super::row::WaterfallRow;
 use crate::collect::guests::SlowOperation;
 use crate::collect::guests::layers::{GuestLayer, LayerTimes, PartKind, PlacedPart};
 use crate::text::line::sanitize;
@@ -17,23 +17,23 @@ const ROWS_MAX: usize = 24;
 const SHARES_MAX: usize = 3;
 
 /// Returns the rows of an operation.
-pub(crate) fn rows(operation: &SlowOperation) -> Vec<Row> {
+pub(crate) fn rows(operation: &SlowOperation) -> Vec<WaterfallRow> {
     let drawn: Vec<&PlacedPart> = operation.tree.parts.iter().filter(|one| is_drawn(one)).collect();
     // Depths of the drawn parts above.
     let mut above: Vec<usize> = Vec::new();
     let window = window(operation);
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<WaterfallRow> = Vec::new();
     for one in drawn.iter().take(ROWS_MAX) {
         above.retain(|depth| *depth < one.depth);
         let segment = segment_of(one);
         let time = segment.to.since(segment.from);
-        let mut row = Row::new(above.len(), sanitize(&one.part.label), time, vec![segment]);
+        let mut row = WaterfallRow::new(above.len(), sanitize(&one.part.label), time, vec![segment]);
         row.within = segment.from >= window.from && segment.to <= window.to;
         rows.push(row);
         above.push(one.depth);
     }
     if drawn.len() > ROWS_MAX {
-        rows.push(Row::note(0, format!("… and {} more", drawn.len() - ROWS_MAX)));
+        rows.push(WaterfallRow::note(0, format!("… and {} more", drawn.len() - ROWS_MAX)));
     }
     rows
 }

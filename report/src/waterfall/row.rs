@@ -7,7 +7,7 @@ use crate::text::style::Ink;
 
 /// Row of a waterfall.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct WaterfallRow {
     /// Depth below the root.
     pub depth: usize,
     /// Label on the left.
@@ -30,31 +30,31 @@ pub struct Row {
     pub note: bool,
 }
 
-impl Row {
+impl WaterfallRow {
     pub(super) fn new(depth: usize, label: String, time: DurationNs, segments: Vec<Segment>) -> Self {
         let (queued, device, within, instant, note) = (None, None, true, false, false);
-        Row { depth, label, ink: Ink::Plain, segments, queued, device, time, within, instant, note }
+        WaterfallRow { depth, label, ink: Ink::Plain, segments, queued, device, time, within, instant, note }
     }
 
     /// Creates a sentence about the row above.
     pub(super) fn note(depth: usize, text: String) -> Self {
-        let row = Row::new(depth, text, DurationNs(0), Vec::new());
-        Row { note: true, ink: Ink::Dim, ..row }
+        let row = WaterfallRow::new(depth, text, DurationNs(0), Vec::new());
+        WaterfallRow { note: true, ink: Ink::Dim, ..row }
     }
 
     pub(super) fn with_ink(self, ink: Ink) -> Self {
-        Row { ink, ..self }
+        WaterfallRow { ink, ..self }
     }
 }
 
 /// Rows that stay together when siblings are sorted by start time.
 pub(super) struct RowGroup {
     pub(super) start: MonotonicNs,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<WaterfallRow>,
 }
 
 /// Marks the rows whose segments are all within `lifetime`.
-pub(super) fn mark_within(rows: &mut [Row], lifetime: Segment) {
+pub(super) fn mark_within(rows: &mut [WaterfallRow], lifetime: Segment) {
     for row in rows {
         row.within = row.segments.iter().all(|part| part.from >= lifetime.from && part.to <= lifetime.to);
     }

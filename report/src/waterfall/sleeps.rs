@@ -3,26 +3,26 @@
 use blkkin_aggregator::trace::Trace;
 use blkkin_wire::call_sleeps::SleepPlace;
 
-use super::row::Row;
+use super::row::WaterfallRow;
 use crate::text::line::sanitize;
 use crate::text::units;
 
 /// Returns the time that the call slept, and a line for each place, the longest time first. It has no bar: the
 /// other rows show what the call waited for meanwhile.
-pub(super) fn rows(trace: &Trace) -> Vec<Row> {
+pub(super) fn rows(trace: &Trace) -> Vec<WaterfallRow> {
     let Some(slept) = trace.call().and_then(|call| call.slept.as_deref()) else { return Vec::new() };
-    let places = slept.by_time().into_iter().map(|place| Row::note(2, sentence(place)));
+    let places = slept.by_time().into_iter().map(|place| WaterfallRow::note(2, sentence(place)));
     let others = (slept.others > 0).then(|| {
         let time = units::duration(slept.others_time);
-        Row::note(2, format!("{time} at further places, {} ×", units::count(slept.others.into())))
+        WaterfallRow::note(2, format!("{time} at further places, {} ×", units::count(slept.others.into())))
     });
     let unended = (slept.unended > 0).then(|| {
-        Row::note(
+        WaterfallRow::note(
             2,
             format!("{} × without a time: the end was not observed", units::count(slept.unended.into())),
         )
     });
-    let total = Row::new(1, "asleep".to_owned(), slept.time(), Vec::new());
+    let total = WaterfallRow::new(1, "asleep".to_owned(), slept.time(), Vec::new());
     [total].into_iter().chain(places).chain(others).chain(unended).collect()
 }
 

@@ -8,7 +8,7 @@ use blkkin_wire::clock::MonotonicNs;
 use super::async_io;
 use super::bar::{Fill, Segment, Window};
 use super::block::{groups, requests};
-use super::row::{Row, RowGroup, mark_within};
+use super::row::{RowGroup, WaterfallRow, mark_within};
 use super::sleeps;
 use super::waits;
 use crate::text::style::Ink;
@@ -22,9 +22,10 @@ pub fn window(trace: &Trace) -> Window {
 }
 
 /// Returns all rows of a trace.
-pub fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<Row> {
+pub fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<WaterfallRow> {
     let lifetime = Segment { from: trace.start(), to: trace.end(), fill: Fill::Call };
-    let mut rows = vec![Row::new(0, root_label(trace), trace.duration(), vec![lifetime]).with_ink(Ink::Bold)];
+    let mut rows =
+        vec![WaterfallRow::new(0, root_label(trace), trace.duration(), vec![lifetime]).with_ink(Ink::Bold)];
     // The breakdown assigns all of the root's own time to one of them.
     let own = [
         ("file system", breakdown.file_system, Fill::FileSystem, Ink::FileSystem),
@@ -37,7 +38,7 @@ pub fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<Row> {
     let own = own.into_iter().chain([cpu_wait]).filter(|(_, time, ..)| time.0 > 0);
     rows.extend(own.map(|(label, time, fill, ink)| {
         let segments = if time == longest { idle(trace, lifetime, fill) } else { Vec::new() };
-        Row::new(1, label.to_owned(), time, segments).with_ink(ink)
+        WaterfallRow::new(1, label.to_owned(), time, segments).with_ink(ink)
     }));
     rows.extend(waits::rows(trace, breakdown));
     rows.extend(sleeps::rows(trace));
@@ -67,7 +68,8 @@ fn commit(trace: &Trace, cause: &WaitLink) -> RowGroup {
     let shared = if cause.primary { "" } else { ", shared" };
     let lifetime = Segment { from: commit_trace.start(), to: commit_trace.end(), fill: Fill::Commit };
     let label = format!("{}{shared}", root_label(commit_trace));
-    let mut rows = vec![Row::new(1, label, commit_trace.duration(), vec![lifetime]).with_ink(Ink::Journal)];
+    let mut rows =
+        vec![WaterfallRow::new(1, label, commit_trace.duration(), vec![lifetime]).with_ink(Ink::Journal)];
     rows.extend(groups(trace, commit_trace, 2).into_iter().flat_map(|group| group.rows));
     RowGroup { start: commit_trace.start(), rows }
 }

@@ -6,14 +6,14 @@ use blkkin_wire::call_waits::{CallWaits, LongestWait, WaitKind};
 use blkkin_wire::clock::{DurationNs, MonotonicNs};
 
 use super::bar::{Fill, Segment};
-use super::row::Row;
+use super::row::WaterfallRow;
 use crate::text::line::sanitize;
 use crate::text::style::Ink;
 use crate::text::units;
 
 /// Returns the rows of the call's waits: its locks, its pauses and the log, each with a sentence. The bar
 /// shows the longest wait, the only one with a recorded begin.
-pub(super) fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<Row> {
+pub(super) fn rows(trace: &Trace, breakdown: Breakdown) -> Vec<WaterfallRow> {
     let Some(waits) = trace.call().and_then(|call| call.waits.as_deref()) else { return Vec::new() };
     let groups: [Group; 3] = [
         ("lock wait", breakdown.locks, WaitKind::is_lock),
@@ -36,13 +36,13 @@ fn interval(wait: &LongestWait) -> (MonotonicNs, MonotonicNs) {
     (wait.begin, MonotonicNs(wait.begin.0.saturating_add(wait.time.0)))
 }
 
-fn group(waits: &CallWaits, label: &str, time: DurationNs, of: fn(WaitKind) -> bool) -> [Row; 2] {
+fn group(waits: &CallWaits, label: &str, time: DurationNs, of: fn(WaitKind) -> bool) -> [WaterfallRow; 2] {
     let (from, to) = interval(&waits.longest);
     let shown = of(waits.longest.kind).then_some(Segment { from, to, fill: Fill::Waiting });
     let sentence = sentence(waits, of);
     [
-        Row::new(1, label.to_owned(), time, shown.into_iter().collect()).with_ink(Ink::Alarm),
-        Row::note(2, sentence),
+        WaterfallRow::new(1, label.to_owned(), time, shown.into_iter().collect()).with_ink(Ink::Alarm),
+        WaterfallRow::note(2, sentence),
     ]
 }
 

@@ -27,15 +27,15 @@ struct Instruction {
 }
 
 /// Place of a function: its section, and its first instruction.
-type Place = (SectionIndex, usize);
+type FunctionAddress = (SectionIndex, usize);
 
 struct Function {
     name: String,
     code: Vec<Instruction>,
-    calls: Vec<Place>,
+    calls: Vec<FunctionAddress>,
 }
 
-fn functions() -> HashMap<Place, Function> {
+fn functions() -> HashMap<FunctionAddress, Function> {
     let file = object::File::parse(OBJECT).expect("the object that is loaded");
     let mut functions = HashMap::new();
     for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0) {
@@ -46,7 +46,7 @@ fn functions() -> HashMap<Place, Function> {
         let name = symbol.name().expect("its name").to_owned();
         functions.insert((section, first), Function { name, code, calls: Vec::new() });
     }
-    let callees: Vec<(Place, Vec<Place>)> =
+    let callees: Vec<(FunctionAddress, Vec<FunctionAddress>)> =
         functions.iter().map(|(place, function)| (*place, calls(&file, *place, function))).collect();
     for (place, calls) in callees {
         functions.get_mut(&place).expect("it is there").calls = calls;
@@ -66,7 +66,11 @@ fn instruction(bytes: &[u8]) -> Instruction {
 }
 
 /// Returns the functions that a function calls: by a relocation, or relative to the call.
-fn calls(file: &object::File<'_>, (section, first): Place, function: &Function) -> Vec<Place> {
+fn calls(
+    file: &object::File<'_>,
+    (section, first): FunctionAddress,
+    function: &Function,
+) -> Vec<FunctionAddress> {
     let part = file.section_by_index(section).expect("the section");
     let relocations: HashMap<usize, _> = part.relocations().map(|(at, to)| (at as usize / 8, to)).collect();
     let call = |(at, instruction): (usize, &Instruction)| {
@@ -103,7 +107,7 @@ fn frame(function: &Function) -> usize {
 }
 
 /// Returns the most stack that a chain of calls from this function takes, with the chain.
-fn deepest(functions: &HashMap<Place, Function>, place: Place) -> (usize, Vec<&str>) {
+fn deepest(functions: &HashMap<FunctionAddress, Function>, place: FunctionAddress) -> (usize, Vec<&str>) {
     let function = &functions[&place];
     let callees = function.calls.iter().filter(|callee| functions.contains_key(callee));
     let (below, mut chain) =

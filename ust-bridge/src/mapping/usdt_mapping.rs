@@ -21,7 +21,7 @@ use super::bind::BindError;
 use super::config::{Mapping, MappingError, Rule};
 use super::mapper::{Mapper, MapperStats};
 use crate::span_event::{EventOrigin, SpanEvent, TRUSTED_USER};
-use blkkin_lttng_live::ctf::metadata::Trace;
+use blkkin_lttng_live::ctf::metadata::CtfTrace;
 use blkkin_lttng_live::ctf::packet::{Event, Items, PacketHeader};
 use blkkin_lttng_live::ctf::plan::{Item, Value};
 use blkkin_lttng_live::event_view::EventView;
@@ -128,7 +128,7 @@ pub struct UsdtEvent<'a> {
 /// Mapper of USDT events.
 #[derive(Debug)]
 pub struct UsdtMapping {
-    trace: Trace,
+    trace: CtfTrace,
     header: PacketHeader,
     signatures: Vec<ProbeSignature>,
     mapper: Mapper,
@@ -143,7 +143,7 @@ pub struct UsdtMapping {
 impl UsdtMapping {
     /// Creates a mapping; fails if a rule names a field that its probe does not have.
     pub fn new(signatures: Vec<ProbeSignature>, rules: Vec<Rule>) -> Result<UsdtMapping, BindError> {
-        let trace = Trace::read(metadata_text(&signatures).as_bytes())
+        let trace = CtfTrace::read(metadata_text(&signatures).as_bytes())
             .expect("invariant: names are validated, and the rest is generated");
         for class in trace.streams.iter().flat_map(|stream| &stream.events) {
             super::bind::bind(&rules, class)?;

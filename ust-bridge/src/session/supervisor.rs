@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blkkin_lttng_live::live::follow::{Follower, Target};
-use blkkin_lttng_live::live::reader::Settings;
+use blkkin_lttng_live::live::reader::ReaderSettings;
 
 use super::lttng_command::{LttngCommand, LttngError};
 use super::private_network::PrivateNetwork;
@@ -50,7 +50,7 @@ impl Relay {
     }
 
     /// Returns a reader of the session `name` at this relay.
-    pub fn follower(&self, name: &str, settings: Settings) -> Follower {
+    pub fn follower(&self, name: &str, settings: ReaderSettings) -> Follower {
         let target = Target { address: self.live_address(), session: name.to_owned(), settings };
         let follower = Follower::new(target);
         match &self.network {
@@ -175,7 +175,7 @@ impl SessionSupervisor {
     }
 
     /// Returns a reader of the session, which connects at its first step.
-    pub fn follower(&self, settings: Settings) -> Follower {
+    pub fn follower(&self, settings: ReaderSettings) -> Follower {
         self.relay.follower(&self.name, settings)
     }
 

@@ -12,7 +12,7 @@ use super::ranges::{
 };
 use super::rests::is_rest;
 use super::rule::Rule;
-use super::waiting::{Candidate, Place, State, Waiting};
+use super::waiting::{Candidate, EndpointKey, State, Waiting};
 
 /// Outcome of a look at one server.
 pub(super) enum Choice {
@@ -20,21 +20,26 @@ pub(super) enum Choice {
     None,
     /// An endpoint that takes part has not settled.
     Later,
-    Linked(Vec<Place>, Rule),
+    Linked(Vec<EndpointKey>, Rule),
     /// Clients and servers that leave a choice.
-    Ambiguous(Vec<Place>, Vec<Place>),
+    Ambiguous(Vec<EndpointKey>, Vec<EndpointKey>),
 }
 
 impl Disk {
     /// Returns whether the last of these endpoints has waited for twice the time.
-    pub(super) fn has_waited_twice(&self, clients: &[Place], servers: &[Place], now: LogTime) -> bool {
+    pub(super) fn has_waited_twice(
+        &self,
+        clients: &[EndpointKey],
+        servers: &[EndpointKey],
+        now: LogTime,
+    ) -> bool {
         let clients = clients.iter().filter_map(|place| self.clients.get(place));
         let servers = servers.iter().filter_map(|place| self.servers.get(place));
         clients.chain(servers).all(|waiting| waiting.has_waited_twice(now))
     }
 
     /// Returns what is to be done about a server.
-    pub(super) fn choice(&self, place: Place, now: LogTime, clocks: &ClockBounds) -> Choice {
+    pub(super) fn choice(&self, place: EndpointKey, now: LogTime, clocks: &ClockBounds) -> Choice {
         let Some(server) = self.servers.get(&place) else { return Choice::None };
         if !server.has_settled(now) {
             return Choice::Later;
@@ -77,7 +82,7 @@ impl Disk {
     /// Decides about a server that may be on the rest of a cluster for one of these writes.
     fn or_rest(
         &self,
-        place: Place,
+        place: EndpointKey,
         choice: Choice,
         candidates: &[Candidate<'_>],
         writes: &[Candidate<'_>],
@@ -107,7 +112,7 @@ impl Disk {
     }
 
     /// Returns whether the guest discards a part of a server's range meanwhile: QEMU may write zeroes there.
-    fn is_discarded(&self, place: Place, range: DiskRequest, clocks: &ClockBounds) -> bool {
+    fn is_discarded(&self, place: EndpointKey, range: DiskRequest, clocks: &ClockBounds) -> bool {
         self.servers.get(&place).is_some_and(|server| {
             // A discard may be longer than any other request.
             let mut discards = beginning_in(&self.clients, DiskOperation::Discard, 0..range.end());
@@ -120,7 +125,7 @@ impl Disk {
 
     /// Decides about a server in an image with clusters. It may be on a part of a longer request, and on more than a
     /// request where QEMU fills up new clusters.
-    fn on_clusters(&self, place: Place, candidates: &[Candidate<'_>], clocks: &ClockBounds) -> Choice {
+    fn on_clusters(&self, place: EndpointKey, candidates: &[Candidate<'_>], clocks: &ClockBounds) -> Choice {
         let (request, range) =
             (DiskRequest::from_cookie(place.0), |one: &Candidate<'_>| DiskRequest::from_cookie(one.0.0));
         let covers = |one: &Candidate<'_>| match request.operation {
@@ -172,7 +177,7 @@ impl Disk {
     /// Decides between flushes of the guest that contain one of QEMU.
     fn flush(
         &self,
-        place: Place,
+        place: EndpointKey,
         candidates: &[Candidate<'_>],
         now: LogTime,
         clocks: &ClockBounds,
@@ -189,14 +194,14 @@ impl Disk {
     }
 
     /// Decides between clients of the server's own range.
-    fn same_range(&self, place: Place, candidates: &[Candidate<'_>], clocks: &ClockBounds) -> Choice {
+    fn same_range(&self, place: EndpointKey, candidates: &[Candidate<'_>], clocks: &ClockBounds) -> Choice {
         let [(client, waiting)] = candidates else {
             return Choice::Ambiguous(places(candidates), vec![place]);
         };
         // The client must have no other choice either.
         let others = of_range(&self.servers, DiskRequest::from_cookie(place.0));
         let others = others.filter(|(_, server)| clocks.contains(&waiting.endpoint, &server.endpoint));
-        let servers: Vec<Place> = others.map(|(other, _)| *other).collect();
+        let servers: Vec<EndpointKey> = others.map(|(other, _)| *other).collect();
         match (servers.as_slice(), waiting.state) {
             ([_], State::Open) => Choice::Linked(vec![**client], Rule::Same),
             _ => Choice::Ambiguous(vec![**client], servers),
@@ -222,12 +227,12 @@ impl Flushes for FlushesByClock<'_> {
     }
 }
 
-fn places(candidates: &[Candidate<'_>]) -> Vec<Place> {
+fn places(candidates: &[Candidate<'_>]) -> Vec<EndpointKey> {
     candidates.iter().map(|(place, _)| **place).collect()
 }
 
 /// Decides between clients of other ranges than the server's.
-fn other_range(place: Place, candidates: &[Candidate<'_>]) -> Choice {
+fn other_range(place: EndpointKey, candidates: &[Candidate<'_>]) -> Choice {
     let (request, range) =
         (DiskRequest::from_cookie(place.0), |one: &Candidate<'_>| DiskRequest::from_cookie(one.0.0));
     let is_part = |one: &&Candidate<'_>| is_within(range(one), request);

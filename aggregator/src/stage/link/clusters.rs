@@ -55,7 +55,7 @@ const MANY: usize = 8;
 /// Places by cluster of the image.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ClusterMap {
-    by_host: BTreeMap<u64, Place>,
+    by_host: BTreeMap<u64, ClusterLocation>,
     /// Clusters of guest and image.
     by_guest: BTreeSet<(u64, u64)>,
     /// Cluster of the image from which on the next one is given up.
@@ -63,7 +63,7 @@ pub(super) struct ClusterMap {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
+struct ClusterLocation {
     guest: u64,
     /// Weight of its pairs, up to [`CERTAIN`].
     weight: u8,
@@ -108,7 +108,7 @@ pub(super) fn rounded(range: DiskRequest) -> Option<DiskRequest> {
     DiskRequest::of_bytes(range.operation, start * SECTOR, length * SECTOR)
 }
 
-impl Place {
+impl ClusterLocation {
     fn is_certain(&self) -> bool {
         self.weight >= CERTAIN
     }
@@ -121,7 +121,7 @@ impl Pair {
 
     /// Returns whether a place has the same distance between image and guest, is of another request, and is certain or
     /// not too old.
-    fn agrees(&self, (host, place): (&u64, &Place)) -> bool {
+    fn agrees(&self, (host, place): (&u64, &ClusterLocation)) -> bool {
         let distance = clusters(self.guest).start().wrapping_sub(*clusters(self.host).start());
         place.guest.wrapping_sub(*host) == distance
             && (place.is_certain()
@@ -166,7 +166,7 @@ impl ClusterMap {
         let (weight, counted) =
             of_own.map_or((0, pair.request), |(_, place)| (place.weight, place.requests[1]));
         // A request may cover several clusters.
-        let requests = |places: &mut dyn Iterator<Item = &Place>, max: usize| {
+        let requests = |places: &mut dyn Iterator<Item = &ClusterLocation>, max: usize| {
             let mut found = vec![counted];
             for place in places {
                 if !found.contains(&place.requests[1]) {
@@ -215,12 +215,12 @@ impl ClusterMap {
                 before.map_or((0, pair.request), |(_, place)| (place.weight, place.requests[1]));
             let weight = if is_certain { CERTAIN } else { before + pair.weight() };
             let requests = [last, pair.request];
-            self.set(*host, Place { guest: *guest, weight, requests, at: pair.at });
+            self.set(*host, ClusterLocation { guest: *guest, weight, requests, at: pair.at });
         }
         if is_certain { learned.into_iter().map(|(host, _)| host).collect() } else { Vec::new() }
     }
 
-    fn set(&mut self, host: u64, place: Place) {
+    fn set(&mut self, host: u64, place: ClusterLocation) {
         self.forget(host);
         if place.is_certain() {
             self.forget_range(place.guest..=place.guest);

@@ -54,7 +54,7 @@ use super::clock_bounds::ClockBounds;
 use super::clusters::ClusterMap;
 use super::of_disk::Disk;
 use super::rule::Rule;
-use super::waiting::{Place, SETTLE_MS, State, Waiting};
+use super::waiting::{EndpointKey, SETTLE_MS, State, Waiting};
 
 /// Maximum number of places of clusters of all disks, some 100 bytes each.
 const PLACES_MAX: usize = 262_144;
@@ -74,7 +74,7 @@ pub(super) struct DiskRequests {
 struct Arrival {
     at: LogTime,
     disk: Arc<str>,
-    place: Place,
+    place: EndpointKey,
     side: RpcSide,
 }
 
@@ -186,7 +186,13 @@ impl DiskRequests {
     }
 
     /// Looks for the request of a server without a place. Returns the servers that have a place now.
-    fn learn(&mut self, arrival: &Arrival, place: Place, now: LogTime, clocks: &ClockBounds) -> Vec<Place> {
+    fn learn(
+        &mut self,
+        arrival: &Arrival,
+        place: EndpointKey,
+        now: LogTime,
+        clocks: &ClockBounds,
+    ) -> Vec<EndpointKey> {
         let Some(disk) = self.disks.get_mut(&arrival.disk) else { return Vec::new() };
         if let Some(pair) = disk.pair_of(place, now, clocks) {
             let placed = disk.learn(&pair, now);
@@ -225,7 +231,7 @@ impl DiskRequests {
     fn look_at(
         &mut self,
         name: &str,
-        place: Place,
+        place: EndpointKey,
         now: LogTime,
         clocks: &mut ClockBounds,
         decide: &mut dyn FnMut(&mut ClockBounds, Decision),
@@ -276,7 +282,7 @@ impl DiskRequests {
     }
 
     /// Has a server with a choice looked at once more.
-    fn look_again(&mut self, name: &str, place: Place, now: LogTime) {
+    fn look_again(&mut self, name: &str, place: EndpointKey, now: LogTime) {
         let server = self.disks.get_mut(name).and_then(|disk| disk.servers.get_mut(&place));
         if let Some(server) = server.filter(|server| server.state == State::Open) {
             server.state = State::Doubtful;
@@ -288,8 +294,8 @@ impl DiskRequests {
     fn refuse(
         &mut self,
         name: &str,
-        clients: &[Place],
-        servers: &[Place],
+        clients: &[EndpointKey],
+        servers: &[EndpointKey],
         clocks: &mut ClockBounds,
         decide: &mut dyn FnMut(&mut ClockBounds, Decision),
     ) {

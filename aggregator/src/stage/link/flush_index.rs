@@ -17,7 +17,7 @@ use blkkin_wire::remote_link::LinkEndpoint;
 use serde::{Deserialize, Serialize};
 
 use super::clock_bounds::{Clock, clock_of, window};
-use super::waiting::Place;
+use super::waiting::EndpointKey;
 
 /// Longest window that is found by its begin, in ns. Longer ones are few, and are all looked at.
 const LONG: u64 = 100_000_000;
@@ -26,7 +26,7 @@ const LONG: u64 = 100_000_000;
 const LONG_MAX: usize = 1_024;
 
 /// Places by the host's clock and a time of it.
-type ByTime = BTreeSet<(Clock, u64, Place)>;
+type ByTime = BTreeSet<(Clock, u64, EndpointKey)>;
 
 /// Waiting flushes of one disk.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -39,21 +39,21 @@ pub(super) struct FlushIndex {
 }
 
 impl FlushIndex {
-    pub(super) fn add_server(&mut self, place: Place, server: &LinkEndpoint) {
+    pub(super) fn add_server(&mut self, place: EndpointKey, server: &LinkEndpoint) {
         self.servers.insert((clock_of(server), server.event.begin.0, place));
     }
 
-    pub(super) fn remove_server(&mut self, place: Place, server: &LinkEndpoint) {
+    pub(super) fn remove_server(&mut self, place: EndpointKey, server: &LinkEndpoint) {
         self.servers.remove(&(clock_of(server), server.event.begin.0, place));
     }
 
-    pub(super) fn add_client(&mut self, place: Place, client: &LinkEndpoint) {
+    pub(super) fn add_client(&mut self, place: EndpointKey, client: &LinkEndpoint) {
         if let Some((clock, begin, end)) = window(client) {
             self.by_length(end.saturating_sub(begin)).insert((clock, begin, place));
         }
     }
 
-    pub(super) fn remove_client(&mut self, place: Place, client: &LinkEndpoint) {
+    pub(super) fn remove_client(&mut self, place: EndpointKey, client: &LinkEndpoint) {
         if let Some((clock, begin, end)) = window(client) {
             self.by_length(end.saturating_sub(begin)).remove(&(clock, begin, place));
         }
@@ -69,12 +69,12 @@ impl FlushIndex {
     }
 
     /// Iterates over the servers that may be inside a client.
-    pub(super) fn inside(&self, client: &LinkEndpoint) -> impl Iterator<Item = Place> {
+    pub(super) fn inside(&self, client: &LinkEndpoint) -> impl Iterator<Item = EndpointKey> {
         window(client).into_iter().flat_map(|(clock, begin, end)| between(&self.servers, clock, begin, end))
     }
 
     /// Iterates over the clients in which a server may be.
-    pub(super) fn around(&self, server: &LinkEndpoint) -> impl Iterator<Item = Place> {
+    pub(super) fn around(&self, server: &LinkEndpoint) -> impl Iterator<Item = EndpointKey> {
         let (clock, begin) = (clock_of(server), server.event.begin.0);
         let short = between(&self.clients, clock, begin.saturating_sub(LONG), begin);
         short.chain(between(&self.long, clock, 0, begin))
@@ -82,7 +82,7 @@ impl FlushIndex {
 }
 
 /// Iterates over the places between two times of a clock, both included.
-fn between(of: &ByTime, clock: Clock, first: u64, last: u64) -> impl Iterator<Item = Place> {
+fn between(of: &ByTime, clock: Clock, first: u64, last: u64) -> impl Iterator<Item = EndpointKey> {
     let range = (clock, first, (0, 0))..=(clock, last.max(first), (u64::MAX, u64::MAX));
     of.range(range).map(|(_, _, place)| *place)
 }

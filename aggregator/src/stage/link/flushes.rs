@@ -27,7 +27,7 @@
 
 use blkkin_wire::ids::SpanId;
 
-use super::waiting::{Candidate, Place, State};
+use super::waiting::{Candidate, EndpointKey, State};
 
 /// Maximum number of flushes that may be inside a request of which the own ones are counted.
 const INSIDE_MAX: usize = 256;
@@ -51,11 +51,11 @@ struct Request<'a> {
 
 /// Returns the requests that a flush of QEMU serves, one endpoint of each. None if there is a choice, or none claims it.
 pub(super) fn claimants(
-    flush: Place,
+    flush: EndpointKey,
     candidates: &[Candidate<'_>],
     in_clusters: bool,
     of_disk: &impl Flushes,
-) -> Option<Vec<Place>> {
+) -> Option<Vec<EndpointKey>> {
     if candidates.len() > INSIDE_MAX {
         return None;
     }
@@ -93,7 +93,7 @@ fn by_request<'a>(candidates: &[Candidate<'a>]) -> Vec<Request<'a>> {
 
 /// Returns whether a request has an endpoint for this flush, apart from those for the flushes that can only be its own. None if
 /// there are too many.
-fn has_room(request: &Request<'_>, flush: Place, of_disk: &impl Flushes) -> Option<bool> {
+fn has_room(request: &Request<'_>, flush: EndpointKey, of_disk: &impl Flushes) -> Option<bool> {
     let inside = of_disk.inside(&request.first, INSIDE_MAX + 1);
     if request.free == 0 || inside.len() <= request.free.min(INSIDE_MAX) {
         return Some(request.free > 0);

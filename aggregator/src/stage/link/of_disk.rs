@@ -18,21 +18,21 @@ use super::flush_index::FlushIndex;
 use super::ranges::{beginning_in, of_range, overlapping};
 use super::rests::{begins_of_rests, is_rest};
 use super::unplaced::Unplaced;
-use super::waiting::{Candidate, Place, State, Waiting};
+use super::waiting::{Candidate, EndpointKey, State, Waiting};
 
 /// Endpoints of one disk, by cookie and number of arrival.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Disk {
-    pub(super) clients: BTreeMap<Place, Waiting>,
+    pub(super) clients: BTreeMap<EndpointKey, Waiting>,
     /// By their range in the guest's disk.
-    pub(super) servers: BTreeMap<Place, Waiting>,
+    pub(super) servers: BTreeMap<EndpointKey, Waiting>,
     /// Of a disk in an image with clusters: the rest of its servers, and what is known of the clusters.
     pub(super) unplaced: Option<Box<Unplaced>>,
     pub(super) flushes: FlushIndex,
 }
 
 impl Disk {
-    pub(super) fn insert(&mut self, place: Place, mut endpoint: Waiting) {
+    pub(super) fn insert(&mut self, place: EndpointKey, mut endpoint: Waiting) {
         let (range, now) = (DiskRequest::from_cookie(place.0), endpoint.at);
         if endpoint.endpoint.event.side == RpcSide::Client {
             self.unplaced.iter_mut().for_each(|unplaced| unplaced.add_request(place, &endpoint));
@@ -77,7 +77,7 @@ impl Disk {
     }
 
     /// Removes an endpoint by the cookie with which it arrived.
-    pub(super) fn take(&mut self, place: Place, side: RpcSide) -> Option<Waiting> {
+    pub(super) fn take(&mut self, place: EndpointKey, side: RpcSide) -> Option<Waiting> {
         if side == RpcSide::Client {
             let client = self.clients.remove(&place)?;
             if is_flush(place) {
@@ -92,7 +92,7 @@ impl Disk {
         }
     }
 
-    pub(super) fn take_server(&mut self, place: Place) -> Option<Waiting> {
+    pub(super) fn take_server(&mut self, place: EndpointKey) -> Option<Waiting> {
         self.unplaced.iter_mut().for_each(|unplaced| unplaced.forget_placed(place.1));
         let server = self.servers.remove(&place)?;
         if is_flush(place) {
@@ -103,13 +103,13 @@ impl Disk {
 
     /// Returns where a server waits, by the cookie with which it arrived; none if its place in the guest's disk is not
     /// known.
-    pub(super) fn place_of(&self, place: Place) -> Option<Place> {
+    pub(super) fn place_of(&self, place: EndpointKey) -> Option<EndpointKey> {
         let placed = self.unplaced.as_ref().and_then(|unplaced| unplaced.placed(place));
         placed.or_else(|| self.servers.contains_key(&place).then_some(place))
     }
 
     /// Returns the waiting servers without a place that a client may concern.
-    pub(super) fn unplaced_of(&self, client: Place) -> Vec<Place> {
+    pub(super) fn unplaced_of(&self, client: EndpointKey) -> Vec<EndpointKey> {
         let (Some(unplaced), Some(waiting)) = (&self.unplaced, self.clients.get(&client)) else {
             return Vec::new();
         };
@@ -122,7 +122,7 @@ impl Disk {
         unplaced.on_discard(range, now);
         let of = |operation| DiskRequest { operation, ..range };
         let waiting = [of(DiskOperation::Read), of(DiskOperation::Write)];
-        let waiting: Vec<Place> = waiting
+        let waiting: Vec<EndpointKey> = waiting
             .into_iter()
             .flat_map(|range| overlapping(&self.servers, range))
             .filter(|(_, server)| {
@@ -140,10 +140,10 @@ impl Disk {
     }
 
     /// Returns a server without a place and its client, if there is no doubt.
-    pub(super) fn pair_of(&self, place: Place, now: LogTime, clocks: &ClockBounds) -> Option<Pair> {
+    pub(super) fn pair_of(&self, place: EndpointKey, now: LogTime, clocks: &ClockBounds) -> Option<Pair> {
         let contains =
             |client: &Waiting, server: &Waiting| clocks.contains(&client.endpoint, &server.endpoint);
-        let fits = |request: Place, client: &Waiting, server: &Waiting| {
+        let fits = |request: EndpointKey, client: &Waiting, server: &Waiting| {
             if client.state != State::Open || !contains(client, server) {
                 return Some(false);
             }
@@ -155,7 +155,7 @@ impl Disk {
     }
 
     /// Learns from a server without a place and its client. Returns the servers that have a place now.
-    pub(super) fn learn(&mut self, pair: &Pair, now: LogTime) -> Vec<Place> {
+    pub(super) fn learn(&mut self, pair: &Pair, now: LogTime) -> Vec<EndpointKey> {
         let Some(unplaced) = &mut self.unplaced else { return Vec::new() };
         let learned = unplaced.learn(pair);
         let mut placed = Vec::new();
@@ -172,7 +172,7 @@ impl Disk {
     }
 
     /// Forgets the place of a server that waited for a client in vain.
-    pub(super) fn forget_place(&mut self, place: Place, side: RpcSide) {
+    pub(super) fn forget_place(&mut self, place: EndpointKey, side: RpcSide) {
         if side == RpcSide::Server
             && let Some(unplaced) = &mut self.unplaced
             && let Some(place) = unplaced.placed(place)
@@ -182,7 +182,7 @@ impl Disk {
         }
     }
 
-    pub(super) fn of(&mut self, side: RpcSide) -> &mut BTreeMap<Place, Waiting> {
+    pub(super) fn of(&mut self, side: RpcSide) -> &mut BTreeMap<EndpointKey, Waiting> {
         match side {
             RpcSide::Client => &mut self.clients,
             RpcSide::Server => &mut self.servers,
@@ -192,13 +192,13 @@ impl Disk {
     /// Returns the waiting servers that a client's request may concern: those of its range, else those of its operation
     /// whose range overlaps; for a write also those on the rest of a cluster. All flushes have one range, so of those only what
     /// is inside it by the clocks.
-    pub(super) fn servers_of(&self, place: Place, clocks: &ClockBounds) -> Vec<Place> {
+    pub(super) fn servers_of(&self, place: EndpointKey, clocks: &ClockBounds) -> Vec<EndpointKey> {
         let client = DiskRequest::from_cookie(place.0);
         if client.operation == DiskOperation::Flush {
             let Some(waiting) = self.clients.get(&place) else { return Vec::new() };
             return self.flushes_inside(waiting, clocks).map(|(place, _)| *place).collect();
         }
-        let same: Vec<Place> = of_range(&self.servers, client).map(|(place, _)| *place).collect();
+        let same: Vec<EndpointKey> = of_range(&self.servers, client).map(|(place, _)| *place).collect();
         let mut servers = match same.is_empty() {
             true => overlapping(&self.servers, client).map(|(place, _)| *place).collect(),
             false => same,
@@ -221,7 +221,7 @@ impl Disk {
     }
 
     /// Returns whether an operation on the rest of a request's cluster waits.
-    pub(super) fn waits_for_rest(&self, client: Place, clocks: &ClockBounds) -> bool {
+    pub(super) fn waits_for_rest(&self, client: EndpointKey, clocks: &ClockBounds) -> bool {
         let Some(waiting) = self.clients.get(&client).filter(|_| self.unplaced.is_some()) else {
             return false;
         };
@@ -231,7 +231,7 @@ impl Disk {
     }
 }
 
-pub(super) fn is_flush(place: Place) -> bool {
+pub(super) fn is_flush(place: EndpointKey) -> bool {
     DiskRequest::from_cookie(place.0).operation == DiskOperation::Flush
 }
 

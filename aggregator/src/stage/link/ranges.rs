@@ -7,14 +7,14 @@ use blkkin_wire::disk_request::{DiskOperation, DiskRequest};
 
 use super::clusters::CLUSTER;
 use super::rests::{BLOCK, may_be_rest};
-use super::waiting::{Candidate, Place, Waiting};
+use super::waiting::{Candidate, EndpointKey, Waiting};
 
 /// Maximum length of a guest's request that QEMU splits, in sectors: 8 MiB. Linux' default maximum is 4 MiB.
 const SPLIT_MAX: u64 = 16_384;
 
 /// Iterates over the guest's writes of which an operation may be on the rest of a cluster.
 pub(super) fn writes_near(
-    of: &BTreeMap<Place, Waiting>,
+    of: &BTreeMap<EndpointKey, Waiting>,
     rest: DiskRequest,
 ) -> impl Iterator<Item = Candidate<'_>> {
     let start = rest.start.saturating_sub(BLOCK);
@@ -25,7 +25,7 @@ pub(super) fn writes_near(
 
 /// Iterates over the endpoints of this operation and range.
 pub(super) fn of_range(
-    of: &BTreeMap<Place, Waiting>,
+    of: &BTreeMap<EndpointKey, Waiting>,
     request: DiskRequest,
 ) -> impl Iterator<Item = Candidate<'_>> {
     of.range((request.cookie(), 0)..=(request.cookie(), u64::MAX))
@@ -33,17 +33,17 @@ pub(super) fn of_range(
 
 /// Iterates over the endpoints of this operation whose range overlaps, by first sector.
 pub(super) fn overlapping(
-    of: &BTreeMap<Place, Waiting>,
+    of: &BTreeMap<EndpointKey, Waiting>,
     request: DiskRequest,
 ) -> impl Iterator<Item = Candidate<'_>> {
     let begins = request.start.saturating_sub(SPLIT_MAX)..request.end();
-    let overlaps = move |place: &Place| DiskRequest::from_cookie(place.0).end() > request.start;
+    let overlaps = move |place: &EndpointKey| DiskRequest::from_cookie(place.0).end() > request.start;
     beginning_in(of, request.operation, begins).filter(move |(place, _)| overlaps(place))
 }
 
 /// Iterates over the endpoints of this operation that begin in a range of sectors.
 pub(super) fn beginning_in(
-    of: &BTreeMap<Place, Waiting>,
+    of: &BTreeMap<EndpointKey, Waiting>,
     operation: DiskOperation,
     begins: Range<u64>,
 ) -> impl Iterator<Item = Candidate<'_>> {

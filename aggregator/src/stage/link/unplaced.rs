@@ -20,7 +20,7 @@ use blkkin_wire::stage::LogTime;
 use serde::{Deserialize, Serialize};
 
 use super::clusters::{ClusterMap, Pair, clusters, is_too_long, rounded, within_cluster};
-use super::waiting::{Place, Waiting};
+use super::waiting::{EndpointKey, Waiting};
 
 /// Longest request of the guest from which places are learned: a longer one contains many operations.
 const LONGEST_NS: u64 = 100_000_000;
@@ -53,16 +53,16 @@ pub(super) struct Unplaced {
     /// Time until which nothing is learned, because there were too many discards.
     paused_until: LogTime,
     /// Operations without a place, by their range in the image.
-    operations: BTreeMap<Place, Waiting>,
+    operations: BTreeMap<EndpointKey, Waiting>,
     /// Operations without a place by their range within a cluster and their begin, and by each cluster of the image.
-    by_offset: BTreeSet<(u64, u64, Place)>,
-    by_cluster: BTreeSet<(u64, Place)>,
+    by_offset: BTreeSet<(u64, u64, EndpointKey)>,
+    by_cluster: BTreeSet<(u64, EndpointKey)>,
     /// Waiting requests of the guest by their ranges within a cluster, and their begin by the host's clock.
-    requests: BTreeSet<(u64, u64, Place)>,
+    requests: BTreeSet<(u64, u64, EndpointKey)>,
     /// Of those, the ones on several clusters, by begin.
-    split: BTreeSet<(u64, Place)>,
+    split: BTreeSet<(u64, EndpointKey)>,
     /// Requests of which the time is too long or not well known.
-    slow: BTreeSet<Place>,
+    slow: BTreeSet<EndpointKey>,
     /// Cookies in the guest's disk of waiting operations that have a place, by number.
     placed: BTreeMap<u64, u64>,
 }
@@ -100,7 +100,7 @@ fn on_hosts_clock(request: &LinkEndpoint) -> Option<(u64, u64)> {
 impl Unplaced {
     /// Notes the boot of the host and the image of an operation, and forgets what was learned in another one. Returns false
     /// for an operation of an image that was replaced.
-    pub(super) fn set_image(&mut self, place: Place, operation: &LinkEndpoint, now: LogTime) -> bool {
+    pub(super) fn set_image(&mut self, place: EndpointKey, operation: &LinkEndpoint, now: LogTime) -> bool {
         let (boot, layer) = (operation.clock.source.boot, DiskRequest::from_cookie(place.0).layer());
         if self.boot != Some(boot) {
             (self.boot, self.map) = (Some(boot), ClusterMap::default());
@@ -118,14 +118,14 @@ impl Unplaced {
         }
         *current = CurrentImage { image, before: Some(current.image), replaced: now };
         self.map.forget_layer(layer);
-        let is_of_layer = |place: &Place| DiskRequest::from_cookie(place.0).layer() == layer;
+        let is_of_layer = |place: &EndpointKey| DiskRequest::from_cookie(place.0).layer() == layer;
         self.by_offset.retain(|(_, _, place)| !is_of_layer(place));
         self.by_cluster.retain(|(_, place)| !is_of_layer(place));
         true
     }
 
     /// Adds an operation that gets no place.
-    pub(super) fn add_without_place(&mut self, place: Place, operation: Waiting) {
+    pub(super) fn add_without_place(&mut self, place: EndpointKey, operation: Waiting) {
         self.operations.insert(place, operation);
     }
 
@@ -161,7 +161,7 @@ impl Unplaced {
     }
 
     /// Adds a request of the guest.
-    pub(super) fn add_request(&mut self, place: Place, request: &Waiting) {
+    pub(super) fn add_request(&mut self, place: EndpointKey, request: &Waiting) {
         let range = DiskRequest::from_cookie(place.0);
         if !is_learned_from(range) {
             return;
@@ -177,7 +177,7 @@ impl Unplaced {
     }
 
     /// Removes a request that does not wait any more.
-    pub(super) fn remove_request(&mut self, place: Place, request: &Waiting) {
+    pub(super) fn remove_request(&mut self, place: EndpointKey, request: &Waiting) {
         requests_of(place, request).for_each(|one| {
             self.requests.remove(&one);
         });
@@ -189,7 +189,7 @@ impl Unplaced {
 
     /// Returns the cookie of an operation in the guest's disk, if it has a place, and notes it for
     /// [`Self::placed`].
-    pub(super) fn guest_cookie(&mut self, place: Place, now: LogTime) -> Option<u64> {
+    pub(super) fn guest_cookie(&mut self, place: EndpointKey, now: LogTime) -> Option<u64> {
         let cookie = self.map.guest_range(DiskRequest::from_cookie(place.0))?.cookie();
         self.placed.insert(place.1, cookie);
         self.used = now;
@@ -197,7 +197,7 @@ impl Unplaced {
     }
 
     /// Adds an operation without a place.
-    pub(super) fn add(&mut self, place: Place, operation: Waiting) {
+    pub(super) fn add(&mut self, place: EndpointKey, operation: Waiting) {
         let range = DiskRequest::from_cookie(place.0);
         if is_learned_from(range) {
             let begin = operation.endpoint.event.begin.0;
@@ -208,7 +208,7 @@ impl Unplaced {
     }
 
     /// Takes an operation without a place.
-    pub(super) fn take(&mut self, place: Place) -> Option<Waiting> {
+    pub(super) fn take(&mut self, place: EndpointKey) -> Option<Waiting> {
         let operation = self.operations.remove(&place)?;
         let range = DiskRequest::from_cookie(place.0);
         if is_learned_from(range) {
@@ -222,12 +222,12 @@ impl Unplaced {
     }
 
     /// Returns an operation without a place.
-    pub(super) fn get_mut(&mut self, place: Place) -> Option<&mut Waiting> {
+    pub(super) fn get_mut(&mut self, place: EndpointKey) -> Option<&mut Waiting> {
         self.operations.get_mut(&place)
     }
 
     /// Returns where an operation waits that has a place.
-    pub(super) fn placed(&self, place: Place) -> Option<Place> {
+    pub(super) fn placed(&self, place: EndpointKey) -> Option<EndpointKey> {
         self.placed.get(&place.1).map(|cookie| (*cookie, place.1))
     }
 
@@ -237,7 +237,7 @@ impl Unplaced {
     }
 
     /// Returns the operations without a place that may serve a request, by their ranges and the times of both.
-    pub(super) fn operations_for(&self, place: Place, request: &Waiting) -> Vec<Place> {
+    pub(super) fn operations_for(&self, place: EndpointKey, request: &Waiting) -> Vec<EndpointKey> {
         let operations = requests_of(place, request).flat_map(|(offset, begin, _)| {
             let end = begin.saturating_add(request.endpoint.event.duration().0 + CLOCK_ERROR_NS);
             near(&self.by_offset, offset, begin.saturating_sub(CLOCK_ERROR_NS), end)
@@ -246,7 +246,7 @@ impl Unplaced {
     }
 
     /// Returns the operations without a place on these clusters of the image.
-    pub(super) fn operations_on(&self, clusters: &[u64]) -> BTreeSet<Place> {
+    pub(super) fn operations_on(&self, clusters: &[u64]) -> BTreeSet<EndpointKey> {
         let on = |cluster: &u64| {
             let range = (*cluster, (0, 0))..=(*cluster, (u64::MAX, u64::MAX));
             self.by_cluster.range(range).map(|(_, place)| *place)
@@ -258,9 +258,9 @@ impl Unplaced {
     /// `fits`: whether a request contains an operation in time and has no other one; none if that is not certain yet.
     pub(super) fn pair_of<'a>(
         &self,
-        place: Place,
-        waiting: impl Fn(Place) -> Option<&'a Waiting>,
-        fits: impl Fn(Place, &Waiting, &Waiting) -> Option<bool>,
+        place: EndpointKey,
+        waiting: impl Fn(EndpointKey) -> Option<&'a Waiting>,
+        fits: impl Fn(EndpointKey, &Waiting, &Waiting) -> Option<bool>,
     ) -> Option<Pair> {
         let (operation, range) = (self.operations.get(&place)?, DiskRequest::from_cookie(place.0));
         if !is_learned_from(range) || self.slow.len() > SLOW_MAX {
@@ -291,14 +291,20 @@ impl Unplaced {
         let of_request = waiting(request)?;
         let operations = self.operations_for(request, of_request).into_iter();
         let others = fitting(operations, |other| fits(request, of_request, self.operations.get(&other)?))?;
-        let of = |other: &Place| Some(pair((*other, self.operations.get(other)?), (request, of_request)));
+        let of =
+            |other: &EndpointKey| Some(pair((*other, self.operations.get(other)?), (request, of_request)));
         let only = self.only(&others, true, of);
         if only == Some(place) { of(&place) } else { None }
     }
 
     /// Returns the only one of these, if nothing else is possible (`is_alone`), or the only one of which the map prefers
     /// the pair.
-    fn only(&self, of: &[Place], is_alone: bool, pair: impl Fn(&Place) -> Option<Pair>) -> Option<Place> {
+    fn only(
+        &self,
+        of: &[EndpointKey],
+        is_alone: bool,
+        pair: impl Fn(&EndpointKey) -> Option<Pair>,
+    ) -> Option<EndpointKey> {
         if let ([one], true) = (of, is_alone) {
             return Some(*one);
         }
@@ -308,26 +314,34 @@ impl Unplaced {
 }
 
 /// Returns the pair of an operation and a request, at the time when the later one arrived.
-fn pair(operation: (Place, &Waiting), request: (Place, &Waiting)) -> Pair {
+fn pair(operation: (EndpointKey, &Waiting), request: (EndpointKey, &Waiting)) -> Pair {
     let [host, guest] = [operation, request].map(|(place, _)| DiskRequest::from_cookie(place.0));
     Pair { host, guest, request: request.0.1, at: operation.1.at.max(request.1.at) }
 }
 
 /// Returns the ranges within a cluster under which a request is found, with its begin by the host's clock.
-fn requests_of(place: Place, request: &Waiting) -> impl Iterator<Item = (u64, u64, Place)> {
+fn requests_of(place: EndpointKey, request: &Waiting) -> impl Iterator<Item = (u64, u64, EndpointKey)> {
     let range = DiskRequest::from_cookie(place.0);
     let begin = on_hosts_clock(&request.endpoint).filter(|_| is_learned_from(range));
     begin.into_iter().flat_map(move |(begin, _)| offsets(range).map(move |offset| (offset, begin, place)))
 }
 
 /// Iterates over endpoints of this range within a cluster that begin between these times.
-fn near(of: &BTreeSet<(u64, u64, Place)>, offset: u64, first: u64, last: u64) -> impl Iterator<Item = Place> {
+fn near(
+    of: &BTreeSet<(u64, u64, EndpointKey)>,
+    offset: u64,
+    first: u64,
+    last: u64,
+) -> impl Iterator<Item = EndpointKey> {
     let range = (offset, first, (0, 0))..=(offset, last.max(first), (u64::MAX, u64::MAX));
     of.range(range).map(|(_, _, place)| *place)
 }
 
 /// Returns those that fit; none if that is not certain of one of them, or if there are too many.
-fn fitting(all: impl Iterator<Item = Place>, fits: impl Fn(Place) -> Option<bool>) -> Option<Vec<Place>> {
+fn fitting(
+    all: impl Iterator<Item = EndpointKey>,
+    fits: impl Fn(EndpointKey) -> Option<bool>,
+) -> Option<Vec<EndpointKey>> {
     let mut fitting = Vec::new();
     for (n, place) in all.enumerate() {
         if n >= LOOKED_AT {

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 pub(super) const SETTLE_MS: u64 = 2_000;
 
 /// Cookie and number of arrival.
-pub(super) type Place = (u64, u64);
+pub(super) type EndpointKey = (u64, u64);
 
-/// Place of an endpoint that may take part in a link, and the endpoint.
-pub(super) type Candidate<'a> = (&'a Place, &'a Waiting);
+/// Key of an endpoint that may take part in a link, and the endpoint.
+pub(super) type Candidate<'a> = (&'a EndpointKey, &'a Waiting);
 
 /// An endpoint that has arrived.
 #[derive(Debug, Serialize, Deserialize)]

@@ -35,7 +35,7 @@ use tracing::{info, warn};
 
 use crate::cli::{AgentArgs, FilterArgs};
 use crate::ctl::fleet::{FleetRecord, NodeRecords};
-use crate::ctl::protocol::{Answer, Change, ChangeRecord, Request, Settings, State};
+use crate::ctl::protocol::{Answer, Change, ChangeRecord, RecordingSettings, Request, State};
 use crate::ctl::resolve::resolve;
 use crate::error::{CliError, cannot_spawn};
 use crate::filter::keep::{self, Disks};
@@ -71,7 +71,7 @@ impl RuntimeControl {
         capture: CaptureControl,
         socket: Option<ControlSocket>,
     ) -> Result<RuntimeControl, CliError> {
-        let mut start = Settings {
+        let mut start = RecordingSettings {
             recording: true,
             sample: args.filter.sample.clone().unwrap_or_else(|| "1/1".into()),
             keep: args.filter.keep.iter().map(|rule| rule.trim().to_owned()).collect(),
@@ -163,7 +163,7 @@ struct Controller {
     capture: CaptureControl,
     /// Options of the start, which some rules contradict.
     filter: FilterArgs,
-    start: Settings,
+    start: RecordingSettings,
     /// Records of the topic for this node.
     fleet: NodeRecords,
     schedule: Schedule,
@@ -274,7 +274,7 @@ impl Controller {
     }
 
     /// Resolves settings that this agent can apply.
-    fn resolve(&self, settings: &mut Settings, disks: Disks) -> Result<CaptureSettings, CliError> {
+    fn resolve(&self, settings: &mut RecordingSettings, disks: Disks) -> Result<CaptureSettings, CliError> {
         let settings = resolve(settings, &self.filter, disks)?;
         if settings.budget.is_some() && self.capture.budget().is_none() {
             return Err(CliError::usage(

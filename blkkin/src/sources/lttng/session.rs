@@ -5,7 +5,7 @@
 //! own relay.
 
 use blkkin_lttng_live::live::follow::Follower;
-use blkkin_lttng_live::live::reader::Settings;
+use blkkin_lttng_live::live::reader::ReaderSettings;
 use blkkin_ust_bridge::session::gate::Refusals;
 use blkkin_ust_bridge::session::lttng_command::{LttngCommand, LttngError};
 use blkkin_ust_bridge::session::lttng_daemons::LttngDaemons as Servers;
@@ -57,7 +57,7 @@ impl LttngSession {
 
     /// Returns a reader of the session, from its begin.
     pub(super) fn follower(&self) -> Option<Follower> {
-        let settings = Settings { wait_max: WAIT_FOR_STREAMS, ..Settings::default() };
+        let settings = ReaderSettings { wait_max: WAIT_FOR_STREAMS, ..ReaderSettings::default() };
         self.supervisor.as_ref().map(|supervisor| supervisor.follower(settings))
     }
 

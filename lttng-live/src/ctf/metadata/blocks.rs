@@ -7,9 +7,9 @@ use super::super::parser::{Block, BlockValue};
 use super::super::plan::Plan;
 use super::super::resolve::{Resolver, Root};
 use super::super::types::ByteOrder;
-use super::{Clock, EventClass, StreamClass, Trace};
+use super::{CtfClock, CtfTrace, EventClass, StreamClass};
 
-impl Trace {
+impl CtfTrace {
     pub(super) fn block(&mut self, keyword: &str, block: &Block) -> Result<(), String> {
         match keyword {
             "trace" => self.trace_block(block),
@@ -54,7 +54,7 @@ impl Trace {
         let signed = |key| number(block, key).and_then(|found| narrow::<i64>(found.unwrap_or(0), key));
         let unsigned =
             |key, default| number(block, key).and_then(|found| narrow::<u64>(found.unwrap_or(default), key));
-        let clock = Clock {
+        let clock = CtfClock {
             uuid: uuid(block)?,
             description: text(block, "description").unwrap_or_default(),
             frequency: unsigned("freq", 1_000_000_000)?,

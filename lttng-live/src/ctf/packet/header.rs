@@ -1,7 +1,7 @@
 //! Fields of a packet's header and context, by the names in the specification (sections 5.1 and
 //! 5.2).
 
-use super::super::metadata::Trace;
+use super::super::metadata::CtfTrace;
 use super::super::plan::{FieldType, Plan, Value};
 use super::{Items, PacketError, PacketHeader};
 
@@ -22,7 +22,7 @@ fn number(plan: &Plan, items: &Items, name: &str) -> Option<(u64, u32)> {
 pub(super) fn read_header(
     plan: &Plan,
     items: &Items,
-    trace: &Trace,
+    trace: &CtfTrace,
     header: &mut PacketHeader,
 ) -> Result<Option<u64>, PacketError> {
     if let Some((magic, _)) = number(plan, items, "magic")

@@ -162,7 +162,7 @@ pub(crate) struct PlacedPart {
 
 /// Place of the parts below a part.
 #[derive(Clone, Copy)]
-struct Place {
+struct PartPosition {
     depth: usize,
     layer: GuestLayer,
     is_guests: bool,
@@ -179,7 +179,8 @@ impl Tree {
         requests: &HashMap<SpanId, OwnRequest>,
     ) -> Tree {
         let mut tree = Tree { parts: Vec::new(), requests: [0; 2] };
-        let place = Place { depth: 0, layer: GuestLayer::GuestKernel, is_guests: true, is_in_daemon: false };
+        let place =
+            PartPosition { depth: 0, layer: GuestLayer::GuestKernel, is_guests: true, is_in_daemon: false };
         let mut open = vec![(root, place)];
         // Without recursion: a guest chooses the depth.
         while let Some((mut part, above)) = open.pop() {
@@ -210,7 +211,7 @@ impl Tree {
                 part.time.start = issue.clamp(part.time.start, part.time.end);
             }
             let is_in_daemon = above.is_in_daemon || part.kind == PartKind::Daemon && !is_guests;
-            let place = Place { depth: above.depth + 1, layer, is_guests, is_in_daemon };
+            let place = PartPosition { depth: above.depth + 1, layer, is_guests, is_in_daemon };
             let names_machine = part.host.is_some() || part.is_moved;
             tree.parts.push(PlacedPart {
                 part,

@@ -24,7 +24,7 @@ fn request(span: u64, start: u64, issue: Option<u64>, complete: u64) -> RequestE
 }
 
 fn labels(trace: &Trace) -> Vec<String> {
-    let indented = |row: Row| format!("{}{}", "  ".repeat(row.depth), row.label);
+    let indented = |row: WaterfallRow| format!("{}{}", "  ".repeat(row.depth), row.label);
     rows(trace, breakdown(10)).into_iter().map(indented).collect()
 }
 

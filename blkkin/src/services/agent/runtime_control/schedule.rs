@@ -8,17 +8,17 @@
 
 use std::time::{Duration, Instant};
 
-use crate::ctl::protocol::{Change, Settings};
+use crate::ctl::protocol::{Change, RecordingSettings};
 
 /// Settings, and those that end at some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Schedule {
-    pub(super) lasting: Settings,
-    pub(super) timed: Option<(Settings, Instant)>,
+    pub(super) lasting: RecordingSettings,
+    pub(super) timed: Option<(RecordingSettings, Instant)>,
 }
 
 impl Schedule {
-    pub(super) fn now(&self) -> &Settings {
+    pub(super) fn now(&self) -> &RecordingSettings {
         self.timed.as_ref().map_or(&self.lasting, |(settings, _)| settings)
     }
 
@@ -46,8 +46,8 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    fn settings(sample: &str) -> Settings {
-        Settings { recording: true, sample: sample.into(), keep: Vec::new(), budget: None }
+    fn settings(sample: &str) -> RecordingSettings {
+        RecordingSettings { recording: true, sample: sample.into(), keep: Vec::new(), budget: None }
     }
 
     fn change(sample: &str, for_ms: Option<u64>) -> Change {
