@@ -1,4 +1,4 @@
-//! `lint`: formatting, vocabulary, module cycles, features of dependencies, clippy, documentation, the book, and the
+//! `lint`: formatting, vocabulary, module cycles, features of dependencies, clippy, documentation, the book, packages of crates, and the
 //! licences and sources of dependencies.
 //!
 //! All checks run even when one fails, so one run shows every error. Known vulnerabilities are
@@ -28,6 +28,8 @@ use crate::workspace::Workspace;
 use ebpf_build::EbpfToolchain;
 
 const DENY_VERSION: &str = "0.20.2";
+/// Crates that programs outside this project can use.
+const PUBLISHABLE: [&str; 3] = ["blkkin-ust", "blkkin-lttng-live", "blkkin-otel-context"];
 /// Checks by tools that are built from source, once.
 const TOOL_CHECKS: [&str; 2] = ["pages", "dependencies"];
 
@@ -35,7 +37,7 @@ const TOOL_CHECKS: [&str; 2] = ["pages", "dependencies"];
 pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -> Result<()> {
     setup::run(workspace, &[Purpose::Build, Purpose::Lint])?;
     let mut timings = Timings::default();
-    let checks: [(&str, &dyn Fn() -> Result<()>); 11] = [
+    let checks: [(&str, &dyn Fn() -> Result<()>); 12] = [
         ("format", &|| shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))),
         ("format of kprobe-ebpf", &|| shell::run(ebpf_cargo(workspace).args(["fmt", "--check"]))),
         ("format of fuzz", &|| {
@@ -56,6 +58,7 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -
         ("the compiler's lints of kprobe-ebpf", &|| ebpf_warnings(workspace)),
         ("documentation", &|| documentation(workspace)),
         ("pages", &|| docs::run(workspace)),
+        ("crates", &|| package_crates(workspace)),
         ("dependencies", &|| dependencies(workspace, advisories)),
     ];
     let mut failed = Vec::new();
@@ -93,6 +96,18 @@ pub(crate) fn run(workspace: &Workspace, advisories: bool, only: Option<&str>) -
 fn build_tools(workspace: &Workspace) {
     let _ = docs::mdbook(workspace);
     let _ = cargo_deny(workspace);
+}
+
+/// Packs each publishable crate as for a registry, and compiles the one with C code from its package.
+fn package_crates(workspace: &Workspace) -> Result<()> {
+    let command = |verify: &[&str], crates: &[&str]| {
+        let mut command = workspace.cargo();
+        command.args(["package", "--quiet", "--locked", "--allow-dirty"]).args(verify);
+        command.args(crates.iter().flat_map(|name| ["--package", name]));
+        shell::run(&mut command)
+    };
+    command(&["--no-verify"], &PUBLISHABLE[1..])?;
+    command(&[], &PUBLISHABLE[..1])
 }
 
 fn clippy(workspace: &Workspace) -> Result<()> {

@@ -129,10 +129,13 @@ fn task_and_start(trace: &Trace, started: MonotonicNs) -> String {
             format!("{} · pid {}{thread}{machine}", sanitize(&task.comm), task.pid.0)
         },
     );
-    // In microseconds, because readers search other tools for the start time.
+    format!("{task} · {}", after_start(trace, started))
+}
+
+/// Formats the time of a trace's begin in microseconds, because readers search other tools for it.
+pub(super) fn after_start(trace: &Trace, started: MonotonicNs) -> String {
     let micros = trace.start().since(started).0 / 1_000;
-    let at = format!("{}.{:06} s", micros / 1_000_000, micros % 1_000_000);
-    format!("{task} · {at} after the start")
+    format!("{}.{:06} s after the start", micros / 1_000_000, micros % 1_000_000)
 }
 
 fn indented(text: &str, ink: Ink) -> Line {

@@ -9,6 +9,7 @@ use crate::text::line::{Line, sanitize, width, wrap};
 use crate::text::style::Ink;
 use crate::text::units;
 use crate::waterfall::draw::MARGIN;
+use crate::waterfall::heading::after_start;
 
 /// Maximum number of characters of a tag's value. A query can have a page of text.
 const VALUE_MAX: usize = 60;
@@ -97,8 +98,5 @@ fn process_and_start(tree: &SpanTree<'_>, span: &DaemonSpanEvent, started: Monot
         pid if tid == pid || tid == 0 => format!("pid {pid}"),
         pid => format!("pid {pid} · tid {tid}"),
     };
-    // In microseconds, because readers search other tools for the start time.
-    let micros = tree.trace.start().since(started).0 / 1_000;
-    let at = format!("{}.{:06} s", micros / 1_000_000, micros % 1_000_000);
-    format!("{} · {pid} · {at} after the start", services.join(" → "))
+    format!("{} · {pid} · {}", services.join(" → "), after_start(tree.trace, started))
 }
