@@ -96,6 +96,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) usdt: UsdtArgs,
     #[command(flatten)]
+    pub(crate) guests: GuestArgs,
+    #[command(flatten)]
     pub(crate) output: OutputArgs,
     /// Trace on after CMD has exited, until what it wrote is on the disks, for up to this time (40s)
     #[arg(long, value_name = "TIME")]
@@ -196,13 +198,7 @@ pub(crate) struct AgentArgs {
     pub(crate) port: Option<PathBuf>,
     /// On a host: send the events of its guests too; the folder has a Unix socket for each, on which QEMU
     /// listens
-    #[arg(
-        long,
-        value_name = "FOLDER",
-        help_heading = "Target",
-        requires = "brokers",
-        conflicts_with = "replay"
-    )]
+    #[arg(long, value_name = "FOLDER", help_heading = "Target", conflicts_with = "replay")]
     pub(crate) guests: Option<PathBuf>,
     /// Trace nothing: send the recording in this folder; after a crash, a replay continues where it
     /// stopped

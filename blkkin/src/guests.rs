@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! guest: blkkin agent --port ── virtio-serial ── QEMU ── FOLDER/web1.sock ── thread of the guest ─┬─ Kafka (agent)
-//!                                                                                                 └─ join (trace)
+//!                                                                                                 ├─ files (agent --record)
+//!                                                                                                 └─ join (run, trace)
 //! ```
 //!
 //! *In*: a folder with one Unix socket for each guest, which QEMU listens on (`-chardev
 //! socket,server=on,wait=off`). *Out*: records for a [`RecordTarget`]: `blkkin.events`, with this host's key, so that one
-//! joiner has the events of both, or the join of this process; in each record with events the guest's virtual machine,
+//! joiner has the events of both, a recording, or the join of this process; in each record with events the guest's virtual machine,
 //! its process here, and bounds of the difference of the clocks, from pings; counters ([`GuestStats`]).
 //!
 //! *Invariant*: a record is acknowledged to the guest once the target has it, and not before. Nothing is
@@ -25,6 +26,7 @@
 
 mod connection;
 mod node_claims;
+mod recorded;
 mod target;
 
 use std::collections::hash_map::RandomState;
@@ -46,7 +48,8 @@ use tracing::warn;
 use crate::error::{CliError, cannot_spawn};
 use crate::service::{MetricFamily, MetricKind};
 use node_claims::NodeClaims;
-pub(crate) use target::{Cluster, LocalJoin, RecordTarget};
+pub(crate) use recorded::RecordedGuests;
+pub(crate) use target::{Cluster, LocalJoin, RecordTarget, Recorded, SharedRecorder};
 
 /// Maximum bytes of a guest's records between its port and the cluster.
 const WINDOW_BYTES: usize = 4 << 20;

@@ -6,7 +6,9 @@
 //!
 //! A recording is read twice: first for its machine and its time, which the report's first line has.
 //!
-//! A recording of several machines, or of one that was started again meanwhile, has several clocks. *Rejected*: one
+//! Guests of the machine (`--guests` of the agent) have clocks of their own, of which the records have bounds.
+//!
+//! A recording of several other machines, or of one that was started again meanwhile, has several clocks. *Rejected*: one
 //! report on all of them, whose times would not be comparable. An aggregator makes traces of each (`--replay`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +33,7 @@ use crate::destination;
 use crate::disk_counts::DiskCounter;
 use crate::error::{CliError, Status, panicked};
 use crate::filter;
+use crate::guests::RecordedGuests;
 use crate::run::output::{Output, Stream};
 use crate::run::pipeline::{RunPlan, join_recording};
 use crate::sources::EventSources;
@@ -39,6 +42,14 @@ use crate::sources::EventSources;
 pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
     let post_filter = filter::of_recording(args)?;
     let content = Content::of(&args.recording)?;
+    if !content.guests.is_empty() && (!args.path.is_empty() || args.slower_than.is_some() || args.errors_only)
+    {
+        return Err(CliError::usage(
+            format!("--path, --slower-than and --errors-only do not work with {}", args.recording.display()),
+            "it has the events of guests, and a request of a guest would seldom find QEMU's operation",
+            "report without these options",
+        ));
+    }
     let sinks = destination::open_all(&args.output.to, &args.output.servers)?;
     let output = Output::open(&args.output, Stream::Stdout)?;
     let daemon_spans = match (content.daemon_spans, content.rpc_endpoints) {
@@ -56,6 +67,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
         sinks,
         sources: EventSources::default(),
         nbd: content.rpc_endpoints,
+        host: content.host(),
         guests: None,
         disk_counts: DiskCounter::default(),
     };
@@ -78,7 +90,8 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
 #[derive(Debug, Default)]
 struct Content {
     machines: BTreeSet<(NodeId, BootId)>,
-    /// Time of the first and of the last event that is no name.
+    guests: RecordedGuests,
+    /// Time of the first and of the last event of the machine that is no name.
     begin: MonotonicNs,
     end: MonotonicNs,
     events: u64,
@@ -120,7 +133,16 @@ impl Content {
         Ok(content)
     }
 
+    /// Returns the machine's node, if it has guests.
+    fn host(&self) -> Option<NodeId> {
+        self.machines.first().map(|(node, _)| *node).filter(|_| !self.guests.is_empty())
+    }
+
     fn add(&mut self, batch: &EventBatch) {
+        self.guests.learn(batch);
+        if self.guests.host_of(batch.source.node).is_some() {
+            return;
+        }
         self.starts.insert(batch.source.epoch, batch.stats.clone());
         for event in &batch.events {
             match event {

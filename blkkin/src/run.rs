@@ -34,7 +34,7 @@ use crate::filter::{TraceFilter, keep, sampling};
 use crate::privileges;
 use crate::run::command::ResolvedCommand;
 use crate::run::output::{Output, Stream};
-use crate::run::pipeline::{RunOutcome, RunPlan};
+use crate::run::pipeline::{GuestPorts, RunOutcome, RunPlan};
 use crate::run::progress::{ProgressLine, TerminalOwner};
 use crate::run::run_loop::{RunLoop, Step};
 use crate::sources::EventSources;
@@ -71,6 +71,7 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
     let usdt_probes = UsdtProbes::resolve(&args.usdt)?;
     let config = TracerConfig {
         nbd: args.lttng.nbd,
+        image_disks: args.guests.guests.is_some(),
         dirty_pages: true,
         ..filter.tracer_config(TraceScope::Marked, &args.tracer)?
     };
@@ -90,6 +91,8 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
         daemon_spans: lttng::daemon_span_source(&args.lttng, &args.usdt),
         ..ReportConfig::new(clock::now())
     });
+    let (host, machines) = (tracer.source(), args.filter.vm.clone());
+    let guests = args.guests.guests.clone().map(|folder| GuestPorts { host, folder, machines });
     Ok((
         tracer,
         RunPlan {
@@ -100,7 +103,8 @@ fn prepare(args: &RunArgs, command: &ResolvedCommand<'_>) -> Result<(Tracer, Run
             sinks,
             sources,
             nbd: args.lttng.nbd,
-            guests: None,
+            host: guests.as_ref().map(|ports| ports.host.node),
+            guests,
             disk_counts: DiskCounter::start(),
         },
         output,

@@ -1,4 +1,5 @@
-//! `blkkin trace --guests`: the report names the layer in which a guest's operations spend their time.
+//! Reports with guests, by `blkkin trace --guests`, by `run` around QEMU, and by `report` of an agent's recording: the
+//! report names the layer in which a guest's operations spend their time.
 //!
 //! *Input*: a stock kernel in QEMU that writes a block and syncs it, again and again. A delay is planted in turn in QEMU
 //! (its throttling), in the host's file system (frozen again and again), and in the network to an NBD server. *Expected*:
@@ -57,8 +58,19 @@ struct Scenario<'a> {
     command: &'a dyn Fn(&str) -> Command,
     /// Further options of `blkkin trace`.
     options: &'a [&'a str],
-    /// True if another `blkkin trace` has received the guest's first records.
-    is_traced_before: bool,
+    tracer: Tracer,
+}
+
+/// Command that traces the guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tracer {
+    Trace,
+    /// `blkkin trace`, after another one has received the guest's first records.
+    SecondTrace,
+    /// `blkkin run` around QEMU.
+    Run,
+    /// `blkkin agent --record`, then `blkkin report`.
+    Recording,
 }
 
 /// Report as JSON and as text.
@@ -70,7 +82,7 @@ struct Outcome {
 impl<'a> Scenario<'a> {
     /// Returns one in this network namespace, with the summary as report.
     fn new(kernel: &'a UnpackedKernel, binary: &'a Path, drive: &'a str) -> Self {
-        Scenario { kernel, binary, drive, command: &tool, options: &[], is_traced_before: false }
+        Scenario { kernel, binary, drive, command: &tool, options: &[], tracer: Tracer::Trace }
     }
 
     /// Runs it. `during` lets the guest make its synced writes (`go`).
@@ -91,18 +103,21 @@ impl<'a> Scenario<'a> {
             script: SCRIPT.replace("WRITES", &WRITES.to_string()),
             disks: disks.map(str::to_owned).to_vec(),
             gets_socket: false,
-            command: self.command,
+            command: &|program| match self.tracer {
+                Tracer::Run => run_around(program, folder, &guests),
+                _ => (self.command)(program),
+            },
         };
         let mut guest = Guest::start(folder, self.kernel, self.binary, &guests.join("web.sock"), &options);
-        let start = || RunningTrace::start(folder, &guests, self.options);
-        if self.is_traced_before {
+        let start = || RunningTrace::start(folder, &guests, self.options, self.tracer);
+        if self.tracer == Tracer::SecondTrace {
             // The guest's agent names its disk, its program and its files to this one.
             let trace = start();
             guest.wait_for("ready");
             std::thread::sleep(Duration::from_secs(1));
             trace.finish();
         }
-        let trace = start();
+        let trace = (self.tracer != Tracer::Run).then(start);
         guest.wait_for("ready");
         guest.go();
         guest.wait_for("probed");
@@ -110,27 +125,55 @@ impl<'a> Scenario<'a> {
         guest.wait_for("done");
         guest.go();
         assert_eq!(guest.wait_for("the agent ended with"), "0", "{}", guest.console());
-        trace.finish()
+        match trace {
+            Some(trace) => trace.finish(),
+            None => {
+                let status = guest.wait();
+                assert!(status.success(), "{status}");
+                Outcome::read(folder)
+            }
+        }
     }
 }
 
-/// A `blkkin trace` of the guest.
+/// Returns the command that traces QEMU and its guest.
+fn run_around(program: &str, folder: &Path, guests: &Path) -> Command {
+    let mut command = common::blkkin(&["run", "--guests"]);
+    command.arg(guests).arg(format!("--json={}", folder.join("json").display()));
+    command.args(["--", program]).stdout(fs::File::create(folder.join("text")).unwrap());
+    command
+}
+
+/// A `blkkin trace` of the guest, or an agent that records.
 struct RunningTrace {
     process: KillOnDrop,
-    text: PathBuf,
+    /// Folder of the agent's recording.
+    recording: Option<PathBuf>,
+    folder: PathBuf,
     messages: PathBuf,
-    json: PathBuf,
 }
 
 impl RunningTrace {
     /// Starts it, and waits until the guest is connected.
-    fn start(folder: &Path, guests: &Path, options: &[&str]) -> RunningTrace {
+    fn start(folder: &Path, guests: &Path, options: &[&str], tracer: Tracer) -> RunningTrace {
         let [text, messages, json] = ["text", "messages", "json"].map(|name| folder.join(name));
         let file = |path: &PathBuf| Stdio::from(fs::File::create(path).unwrap());
-        let mut command = common::blkkin(&["trace", "--vm", "web", "--guests"]);
-        command.arg(guests).arg(format!("--json={}", json.display())).args(options);
+        let recording = (tracer == Tracer::Recording).then(|| folder.join("recording"));
+        let mut command = match &recording {
+            Some(recording) => {
+                let mut agent = common::blkkin(&["agent", "--vm", "web", "--metrics", "off", "--record"]);
+                agent.arg(recording);
+                agent
+            }
+            None => {
+                let mut trace = common::blkkin(&["trace", "--vm", "web"]);
+                trace.arg(format!("--json={}", json.display())).args(options);
+                trace
+            }
+        };
+        command.arg("--guests").arg(guests);
         let process = KillOnDrop(command.stdout(file(&text)).stderr(file(&messages)).spawn().unwrap());
-        let trace = RunningTrace { process, text, messages, json };
+        let trace = RunningTrace { process, recording, folder: folder.to_owned(), messages };
         let is_connected = || trace.messages().contains("is connected: virtual machine `web`");
         assert!(eventually(is_connected), "{}", trace.messages());
         trace
@@ -145,15 +188,26 @@ impl RunningTrace {
         // SAFETY: passes numbers only; the process has not been waited for.
         unsafe { libc::kill(self.process.0.id() as libc::pid_t, libc::SIGTERM) };
         assert!(self.process.0.wait().unwrap().success(), "{}", self.messages());
-        let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
-        let outcome =
-            Outcome { json: serde_json::from_str(&read(&self.json)).unwrap(), text: read(&self.text) };
-        println!("{}\n{}", outcome.text, self.messages());
-        outcome
+        println!("{}", self.messages());
+        if let Some(recording) = &self.recording {
+            let mut report = common::blkkin(&["report"]);
+            report.arg(recording).arg(format!("--json={}", self.folder.join("json").display()));
+            let text = capture(report.args(["--show", "guests"])).unwrap();
+            fs::write(self.folder.join("text"), text).unwrap();
+        }
+        Outcome::read(&self.folder)
     }
 }
 
 impl Outcome {
+    /// Reads what the report wrote into a folder.
+    fn read(folder: &Path) -> Outcome {
+        let read = |name| fs::read_to_string(folder.join(name)).unwrap();
+        let outcome = Outcome { json: serde_json::from_str(&read("json")).unwrap(), text: read("text") };
+        println!("{}", outcome.text);
+        outcome
+    }
+
     /// Asserts that the first sentences about the virtual machine name this place first.
     fn assert_named(&self, place: &str) {
         for begin in ["virtual machine web: ", "slowest in web: "] {
@@ -182,13 +236,18 @@ fn each_request_of_a_guest_is_in_the_report_with_its_layers() {
     needs!("qemu-system-x86_64", "busybox", "strip");
     let (kernel, binary) = (or_skip!(vm::kernel()), or_skip!(static_binary()));
     let folder = tempfile::tempdir().unwrap();
-    for (mode, is_traced_before) in [("aio=threads", true), ("aio=native", false)] {
+    let scenarios = [
+        ("aio=threads", Tracer::SecondTrace),
+        ("aio=native", Tracer::Trace),
+        ("aio=threads", Tracer::Run),
+        ("aio=threads", Tracer::Recording),
+    ];
+    for (mode, tracer) in scenarios {
         let drive = format!("file={},format=raw,cache=none,{mode}", image(folder.path()).display());
         let options = ["--show", "guests"];
-        let scenario =
-            Scenario { options: &options, is_traced_before, ..Scenario::new(&kernel, &binary, &drive) };
+        let scenario = Scenario { options: &options, tracer, ..Scenario::new(&kernel, &binary, &drive) };
         let guests = &scenario.run(Guest::go).json["guests"];
-        println!("{mode}: {guests:#}");
+        println!("{tracer:?}, {mode}: {guests:#}");
         let [requests, linked] = ["requests", "requests_linked"].map(|name| guests[name].as_u64().unwrap());
         // A write and a flush each, and the direct writes.
         assert!(requests >= (2 * WRITES + 80) as u64, "{guests:#}");

@@ -35,7 +35,7 @@ use blkkin_report::{Progress, Report};
 use blkkin_tracer::attach::modules::UnreadModules;
 use blkkin_tracer::{Detail, StopSignal, TraceScope, TraceSummary, Tracer, TracerError};
 use blkkin_wire::batch::{EventBatch, SourceStats};
-use blkkin_wire::ids::Source;
+use blkkin_wire::ids::{NodeId, Source};
 use blkkin_zipkin_export::Exporter;
 use tracing::info;
 
@@ -70,6 +70,8 @@ pub(crate) struct RunPlan {
     pub(crate) sources: EventSources,
     /// With `--nbd`: link NBD client requests to the daemon spans of the same requests.
     pub(crate) nbd: bool,
+    /// Node of this host, if events of its guests are among those to join.
+    pub(crate) host: Option<NodeId>,
     /// Ports of guests, with `--guests`.
     pub(crate) guests: Option<GuestPorts>,
     /// The disks' own counts, read before the traced command starts.
@@ -162,7 +164,7 @@ impl RunOutcome {
             unrelated_commits: joined.unrelated_commits,
             live_processes: joined.live_processes,
             deliveries: joined.deliveries,
-            source_notes: Vec::new(),
+            source_notes: joined.guest_notes,
             nbd_lost: 0,
             usdt_stats: None,
         }
@@ -243,18 +245,14 @@ impl Pipeline {
 
     /// Waits for the threads and returns the outcome.
     pub(crate) fn collect(mut self) -> Result<RunOutcome, CliError> {
-        let mut joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
-        let mut of_guests = self.guests.take().map(|running| running.guests.join()).unwrap_or_default();
-        of_guests.append(&mut joined.guest_notes);
+        let joined = self.join.join().map_err(|panic| panicked("the join", &*panic))?;
+        let of_guests = self.guests.take().map(|running| running.guests.join()).unwrap_or_default();
         let trace = self.drain.join().map_err(|panic| panicked("the tracer", &*panic))?;
         let SourcesOutcome { notes, usdt, nbd_lost } =
             self.sources.collect(trace.as_ref().ok(), joined.link_stats.as_ref())?;
-        let mut outcome = RunOutcome {
-            source_notes: self.unread_modules.note().into_iter().chain(of_guests).chain(notes).collect(),
-            usdt_stats: usdt,
-            nbd_lost,
-            ..RunOutcome::of(joined)
-        };
+        let mut outcome = RunOutcome { usdt_stats: usdt, nbd_lost, ..RunOutcome::of(joined) };
+        let unread = self.unread_modules.note().into_iter().chain(of_guests);
+        outcome.source_notes = unread.chain(std::mem::take(&mut outcome.source_notes)).chain(notes).collect();
         outcome.report.set_disk_counts(self.disk_counts.stop());
         match trace {
             Ok(trace) => {

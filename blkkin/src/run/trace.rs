@@ -81,7 +81,8 @@ fn prepare(args: &TraceArgs) -> Result<(Tracer, RunPlan, Output), CliError> {
     let disk_counts = DiskCounter::start();
     let (host, machines) = (tracer.source(), args.filter.vm.clone());
     let guests = guests.map(|folder| GuestPorts { host, folder, machines });
-    let plan = RunPlan { scope, post_filter, detail, report, sinks, sources, nbd, guests, disk_counts };
+    let host = guests.as_ref().map(|ports| ports.host.node);
+    let plan = RunPlan { scope, post_filter, detail, report, sinks, sources, nbd, host, guests, disk_counts };
     Ok((tracer, plan, output))
 }
 

@@ -7,7 +7,7 @@
 //!                       └ --ust, --probes: a thread and a bus each (crate::sources)
 //! with --port, in a guest: EventBatcher → port → the host's agent (port.rs)
 //! with --flight-recorder: between bus and EventBatcher, the last seconds wait for a dump (flight_recorder.rs)
-//! thread "guests": records of guests → Kafka (crate::guests)
+//! thread "guests": records of guests → Kafka, or a recording (crate::guests)
 //! thread "cluster": creates the topic, reports outages
 //! threads "ctl", "ctl-topic": change what the kernel side records (runtime_control.rs)
 //! ```
@@ -55,7 +55,7 @@ use crate::cli::AgentArgs;
 use crate::control::ControlReceiver;
 use crate::control::signals::DUMP_SIGNAL;
 use crate::error::CliError;
-use crate::guests::{Cluster, Guests};
+use crate::guests::{Cluster, Guests, RecordTarget, Recorded, SharedRecorder};
 use crate::privileges::{self, Confinement, DrainThread};
 use crate::service::kafka::{TIMED_BY_BROKER, settings};
 use crate::service::{
@@ -140,6 +140,13 @@ fn record(
     control: ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let folder = args.record.clone().unwrap_or_default();
+    if args.guests.is_some() && flight_recorder.is_some() {
+        return Err(CliError::usage(
+            "--guests and --flight-recorder with --record",
+            "a dump has the last seconds of this machine, and the recording would have all of its guests",
+            "--guests with --record alone, or with --brokers",
+        ));
+    }
     let recorder = Recorder::open(&folder).map_err(|error| {
         let what = format!("cannot record into {}", folder.display());
         CliError::cannot_trace(what, error, "a writable folder, on a disk that is not traced")
@@ -149,7 +156,8 @@ fn record(
     spool_config::check_writable(&folder)?;
     let target = folder.display().to_string();
     flight_recorder.iter_mut().for_each(FlightRecorder::disable_idle_batches);
-    serve(args, (traced, confined), (flight_recorder, EventSink::Folder(recorder)), None, target, control)
+    let sink = EventSink::Folder(SharedRecorder::new(recorder));
+    serve(args, (traced, confined), (flight_recorder, sink), None, target, control)
 }
 
 /// Sends to the agent of the host, from inside a virtual machine.
@@ -206,23 +214,36 @@ fn serve(
         None => format!("tracing; events go to {target}"),
         Some(recorder) => format!("tracing; a dump of {recorder} goes to {target}"),
     };
-    let mut ids = None;
-    if let EventSink::Cluster(sink) = &sink {
-        sink.spool.iter().for_each(|spool| metrics.set_spool(spool.stats()));
-        ids = Some((tracer.source(), sink.domain));
+    let source = tracer.source();
+    // Where records of guests go.
+    let (mut domain, mut recording) = (source.node, None);
+    match &sink {
+        EventSink::Cluster(sink) => {
+            sink.spool.iter().for_each(|spool| metrics.set_spool(spool.stats()));
+            domain = sink.domain;
+        }
+        EventSink::Folder(recorder) => recording = Some(recorder.clone()),
+        EventSink::Host(_) => {}
     }
     let pipeline =
         AgentPipeline::start((tracer, drain), sources, (recorder, sink), target, &control, &metrics)?;
     let mut guests = None;
-    if let Some((settings, crashed_runs)) = cluster {
-        if let (Some(folder), Some(ids)) = (&args.guests, ids) {
-            let (source, domain) = ids;
-            let producer = EventProducer::new(&settings, domain).map_err(no_cluster)?;
-            let target = Box::new(Cluster::new(producer, domain));
+    if let Some(folder) = &args.guests {
+        let target: Option<Box<dyn RecordTarget>> = match (&cluster, recording) {
+            (Some((settings, _)), _) => {
+                let producer = EventProducer::new(settings, domain).map_err(no_cluster)?;
+                Some(Box::new(Cluster::new(producer, domain)))
+            }
+            (None, recording) => recording.map(|recorder| Box::new(Recorded::new(recorder)) as Box<_>),
+        };
+        let start = |target| {
             let stats = metrics.start_guests();
-            guests = Some(Guests::start(folder, target, (source, Vec::new()), stats, &pipeline.stop)?);
-        }
-        if let (Some(topic), Some(control), Some((source, _))) = (&args.ctl_topic, &runtime_control, ids) {
+            Guests::start(folder, target, (source, Vec::new()), stats, &pipeline.stop)
+        };
+        guests = target.map(start).transpose()?;
+    }
+    if let Some((settings, crashed_runs)) = cluster {
+        if let (Some(topic), Some(control)) = (&args.ctl_topic, &runtime_control) {
             control.follow(&settings, topic, source.node, &pipeline.stop)?;
         }
         metrics.set_crashed_runs(crashed_runs);

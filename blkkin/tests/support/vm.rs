@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use blkkin_guest_boot::UnpackedKernel;
@@ -60,7 +60,7 @@ pub(crate) fn kernel() -> Result<UnpackedKernel, String> {
 pub(crate) struct Guest {
     folder: PathBuf,
     control: UnixStream,
-    _process: KillOnDrop,
+    process: KillOnDrop,
 }
 
 impl Guest {
@@ -94,7 +94,7 @@ impl Guest {
         let process = KillOnDrop(qemu.stdin(Stdio::null()).spawn().unwrap());
         drop(handed_over);
         let control = agent::connect_control(folder, SOON).unwrap();
-        Guest { folder: folder.to_owned(), control, _process: process }
+        Guest { folder: folder.to_owned(), control, process }
     }
 
     pub(crate) fn go(&mut self) {
@@ -117,6 +117,11 @@ impl Guest {
     /// Returns whether the guest has written a line that begins with this text.
     pub(crate) fn has(&self, text: &str) -> bool {
         agent::console_line(&self.console(), text).is_some()
+    }
+
+    /// Waits until QEMU, or the command around it, has ended.
+    pub(crate) fn wait(mut self) -> ExitStatus {
+        self.process.0.wait().unwrap()
     }
 
     pub(crate) fn console(&self) -> String {

@@ -52,7 +52,7 @@ pub(super) fn join(
 ) -> JoinOutcome {
     // The counters of the run are those of this node.
     let [mut joiner, mut guests] = [(); 2].map(|()| Joiner::new(JoinConfig::default()));
-    let host = plan.guests.map(|ports| ports.host.node);
+    let host = plan.host;
     let mut router = TraceRouter {
         unrelated_commits: UnrelatedCommits::new(plan.scope),
         post_filter: plan.post_filter,

@@ -2,7 +2,7 @@
 //! now.
 //!
 //! *In*: a folder that `--record` wrote. *Out*: the same batches, in order, each under its own
-//! node's key. *Invariant*: the folder stores how far the cluster has acknowledged (`replayed`), so
+//! node's key, and those of guests under their host's. *Invariant*: the folder stores how far the cluster has acknowledged (`replayed`), so
 //! a replay continues there after a crash. Batches sent beyond that point are sent again, and
 //! consumers drop them by sequence number.
 
@@ -20,6 +20,7 @@ use tracing::info;
 use super::no_cluster;
 use crate::control::{ControlEvent, ControlReceiver};
 use crate::error::{CliError, Status};
+use crate::guests::RecordedGuests;
 
 /// Batches between two saves of the progress: the maximum that is sent again after a crash.
 const WINDOW: usize = 64;
@@ -36,6 +37,10 @@ pub(super) fn replay(
     control: &mut ControlReceiver,
 ) -> Result<ExitCode, CliError> {
     let begin = progress(folder);
+    let mut guests = RecordedGuests::default();
+    if begin != Position::default() {
+        learn_guests(folder, &mut guests).map_err(|error| unreadable(folder, &error))?;
+    }
     let mut recording = Recording::open(folder, begin).map_err(|error| unreadable(folder, &error))?;
     let producer = EventProducer::new(settings, NodeId(0)).map_err(no_cluster)?;
     if begin != Position::default() {
@@ -59,7 +64,9 @@ pub(super) fn replay(
                 refused += 1;
                 continue;
             };
+            guests.learn(&decoded.batch);
             let node = decoded.batch.source.node;
+            let node = guests.host_of(node).unwrap_or(node);
             let count = decoded.batch.events.len() as u64;
             let record = Record { bytes, events: count };
             let due = rate.map(|rate| started + Duration::from_secs_f64(events as f64 / f64::from(rate)));
@@ -79,6 +86,15 @@ pub(super) fn replay(
         }
     };
     Ok(end(ended, (events, batches, refused), &recording))
+}
+
+/// Reads the whole recording for the guests in it.
+fn learn_guests(folder: &Path, guests: &mut RecordedGuests) -> io::Result<()> {
+    let mut recording = Recording::open(folder, Position::default())?;
+    while let Some((bytes, _)) = recording.read()? {
+        v1::decode(&bytes).iter().for_each(|decoded| guests.learn(&decoded.batch));
+    }
+    Ok(())
 }
 
 /// Waits until `due`; false after a stop request.

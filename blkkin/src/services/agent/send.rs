@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use blkkin_bus::Next;
 use blkkin_bus::kafka::{BatcherConfig, EventBatcher, EventProducer, KafkaError, Record};
-use blkkin_bus::recording::Recorder;
 use blkkin_bus::spool::Spool;
 use blkkin_tracer::{ProgressMap, StopSignal};
 use blkkin_wire::ids::NodeId;
@@ -18,12 +17,13 @@ use super::port::{self, Port};
 use super::send_totals::{DRAIN_TIMEOUT, SendTotals};
 use super::sender_window::SenderWindow;
 use crate::error::{CliError, Status};
+use crate::guests::SharedRecorder;
 use crate::service::kafka::kafka_failed;
 
 /// The target of records.
 pub(super) enum EventSink {
     Cluster(Box<ClusterSink>),
-    Folder(Recorder),
+    Folder(SharedRecorder),
     Host(Port),
 }
 
@@ -109,7 +109,7 @@ fn send_all(
 
 fn to_folder(
     mut batches: EventInput,
-    mut recorder: Recorder,
+    recorder: SharedRecorder,
     metrics: &AgentMetrics,
 ) -> Result<SendTotals, CliError> {
     let (mut totals, mut batcher) = (SendTotals::default(), EventBatcher::new(BatcherConfig::default(), 0));
