@@ -53,9 +53,9 @@ pub struct ProbeSettings {
     pub bio_chain_endio: u64,
     /// Address of `btrfs_dio_end_io`, which ends direct I/O of btrfs; 0: unknown.
     pub btrfs_direct_end_io: u64,
-    /// Begin of the scheduler's functions (`__sched_text_start`); 0: unknown.
+    /// Begin of the scheduler's functions (`__sched_text_start`); 0: sleeps are not recorded.
     pub scheduler_begin: u64,
-    /// End of the scheduler's functions (`__sched_text_end`); 0: unknown.
+    /// End of the scheduler's functions (`__sched_text_end`); 0: sleeps are not recorded.
     pub scheduler_end: u64,
     /// `TRACE_*`.
     pub trace_mode: u32,

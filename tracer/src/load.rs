@@ -256,7 +256,7 @@ impl Tracer {
     /// Creates the maps and prepares the programs.
     fn load_object(config: &TracerConfig, types: &KernelTypes) -> Result<Tracer, TracerError> {
         let source = identity::source();
-        let settings = kernel_settings(config.settings(source.epoch)?, types);
+        let settings = kernel_settings(config.settings(source.epoch)?, types, config.sleeps);
         if config.sleeps && settings.scheduler_end == 0 {
             return Err(TracerError::HiddenFunctions);
         }
@@ -600,12 +600,13 @@ fn task_marks(ebpf: &Ebpf) -> Result<TaskMarks, TracerError> {
 }
 
 /// Adds the settings that the kernel determines.
-fn kernel_settings(settings: ProbeSettings, types: &KernelTypes) -> ProbeSettings {
+fn kernel_settings(settings: ProbeSettings, types: &KernelTypes, sleeps: bool) -> ProbeSettings {
     let paths = types.paths.iter().map(|path| path.end_io);
     let wanted: Vec<KernelSymbol> =
         paths.chain([SPLIT_END_IO]).chain(SCHEDULER).chain(page_completions::wanted()).collect();
     let symbols = Symbols::read(&wanted);
     let address = |function: KernelSymbol| symbols.only(function).unwrap_or(0);
+    let scheduler = SCHEDULER.map(|function| if sleeps { address(function) } else { 0 });
     let mut steps = [PointerStep::default(); POINTER_STEPS_MAX];
     for (step, path) in steps.iter_mut().zip(&types.paths) {
         *step = PointerStep { end_io: address(path.end_io), ..path.step };
@@ -617,8 +618,8 @@ fn kernel_settings(settings: ProbeSettings, types: &KernelTypes) -> ProbeSetting
         pointer_steps: steps,
         page_completions: page_completions::resolve(&symbols),
         btrfs_direct_end_io: address(BTRFS_DIRECT),
-        scheduler_begin: address(SCHEDULER[0]),
-        scheduler_end: address(SCHEDULER[1]),
+        scheduler_begin: scheduler[0],
+        scheduler_end: scheduler[1],
         tick_ns: clock::tick_ns(),
         ..settings
     }

@@ -25,7 +25,7 @@ use crate::runtime::layout::offset;
 use crate::runtime::percpu::PerCpuState;
 use crate::runtime::read::{DirectLoad, KernelRead, Pointer};
 use crate::runtime::settings::{setting, shape};
-use crate::task::{self, TaskState, open_syscall, page_fault, page_writes, sampling, thread_context};
+use crate::task::{self, TaskState, open_syscall, page_fault, page_writes, sampling, sleep, thread_context};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use blkkin_probe_abi::counters::*;
 use blkkin_probe_abi::deferred::{KEEP_SYSCALLS, VERDICT_DROP, sampled_verdict, sampling_of};
@@ -110,6 +110,7 @@ pub fn enter<R: KernelRead>(regs: impl Fn() -> Pointer, number: impl Fn() -> u64
         capture::copy_paths(state, shape);
     }
     thread_context::read_at_entry(percpu, task, state);
+    sleep::prepare(task);
     if sampled && !decided && !sampling::decide(state, span) {
         open_syscall::exclude(percpu, state, span, CALLS_UNSAMPLED);
         return;

@@ -73,8 +73,7 @@ pub fn abandon(percpu: &mut PerCpuState, state: &mut TaskState) {
     state.record.header.flags |= SYSCALL_NO_EXIT;
     state.sleeps = 0;
     // The sleeps of what followed the missed exit are among them.
-    state.record.header.flags &= !SYSCALL_HAS_SLEEPS;
-    state.sleep.begin_ns = 0;
+    sleep::discard(state);
     // SAFETY: the clock has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
     let mut closed = sampled_verdict(0);

@@ -19,7 +19,7 @@
 //! *Rejected*: a map of stacks (`bpf_get_stackid`), in which two stacks may have one bucket: the second has no name
 //! then, or the first a wrong one.
 
-use super::storage::{TaskState, current, state};
+use super::storage::{OpenSleep, SleepState, TaskState, current, prepare_sleeps, sleeps, state};
 use super::wait::run_delay;
 use crate::runtime::deferred;
 use crate::runtime::percpu::PerCpuState;
@@ -44,62 +44,89 @@ const NOT_NOTED: u64 = u64::MAX;
 /// Handles sched_switch(preempt, prev, next, prev_state).
 #[inline(always)]
 pub fn switch(context: *mut c_void, preempted: bool, from: Pointer, to: Pointer, state_of_from: u32) {
-    if let Some(state) = state(from)
+    if let Some(sleeps) = sleeps(from)
+        && let Some(state) = state(from)
         && state.in_syscall()
         && !state.is_excluded()
     {
         if preempted {
-            note_preemption(from, state);
+            note_preemption(from, sleeps);
         } else {
-            settle(from, state);
+            settle(from, state, sleeps);
             if state_of_from != 0 {
-                begin(context, from, state);
+                begin(context, from, sleeps);
             }
         }
     }
-    if let Some(state) = state(to)
-        && state.sleep.begin_ns != 0
-        && state.sleep.end_ns == 0
+    if let Some(sleeps) = sleeps(to)
+        && sleeps.last.begin_ns != 0
+        && sleeps.last.end_ns == 0
     {
         // SAFETY: the clock has no preconditions.
-        state.sleep.end_ns = unsafe { bpf_ktime_get_ns() };
+        sleeps.last.end_ns = unsafe { bpf_ktime_get_ns() };
+    }
+}
+
+/// Returns whether sleeps are recorded. The verifier knows it, and drops what depends on it.
+#[inline(always)]
+fn is_on() -> bool {
+    setting!(scheduler_end) != 0
+}
+
+/// Makes room for the sleeps of a system call that begins.
+#[inline(always)]
+pub fn prepare(task: Pointer) {
+    if is_on() {
+        prepare_sleeps(task);
+    }
+}
+
+/// Forgets the sleeps of the current task's open system call.
+#[inline(always)]
+pub fn discard(state: &mut TaskState) {
+    state.record.header.flags &= !SYSCALL_HAS_SLEEPS;
+    if is_on()
+        && let Some(sleeps) = sleeps(current())
+    {
+        sleeps.last.begin_ns = 0;
     }
 }
 
 #[inline(always)]
-fn begin(context: *mut c_void, task: Pointer, state: &mut TaskState) {
+fn begin(context: *mut c_void, task: Pointer, sleeps: &mut SleepState) {
     let mut frames = [0u64; FRAMES];
     // SAFETY: the helper writes no more than the buffer has; the clock has no preconditions.
     unsafe {
         bpf_get_stack(context, (&raw mut frames).cast(), size_of_val(&frames) as u32, 0);
-        state.sleep.begin_ns = bpf_ktime_get_ns();
+        sleeps.last.begin_ns = bpf_ktime_get_ns();
     }
-    state.sleep.end_ns = 0;
-    state.sleep.run_delay = run_delay(task);
-    state.sleep.cpu_wait = NOT_NOTED;
-    state.sleep.functions = place(&frames);
+    sleeps.last.end_ns = 0;
+    sleeps.last.run_delay = run_delay(task);
+    sleeps.last.cpu_wait = NOT_NOTED;
+    sleeps.last.functions = place(&frames);
 }
 
 /// Notes how long the task waited for a CPU at the end of its last sleep: the count soon includes the preemption. The
 /// sleep is not added to the call, which a program of the task may be about to write.
 #[inline(always)]
-fn note_preemption(task: Pointer, state: &mut TaskState) {
-    if state.sleep.begin_ns == 0 || state.sleep.cpu_wait != NOT_NOTED {
+fn note_preemption(task: Pointer, sleeps: &mut SleepState) {
+    let last = &mut sleeps.last;
+    if last.begin_ns == 0 || last.cpu_wait != NOT_NOTED {
         return;
     }
-    state.sleep.cpu_wait = cpu_wait(task, state);
-    if state.sleep.end_ns == 0 {
-        state.sleep.end_ns = MISSED;
+    last.cpu_wait = cpu_wait(task, last);
+    if last.end_ns == 0 {
+        last.end_ns = MISSED;
     }
 }
 
 /// Returns how long in ns the task waited for a CPU at the end of its last sleep.
 #[inline(always)]
-fn cpu_wait(task: Pointer, state: &TaskState) -> u64 {
-    if state.sleep.cpu_wait != NOT_NOTED {
-        return state.sleep.cpu_wait;
+fn cpu_wait(task: Pointer, last: &OpenSleep) -> u64 {
+    if last.cpu_wait != NOT_NOTED {
+        return last.cpu_wait;
     }
-    run_delay(task).wrapping_sub(state.sleep.run_delay)
+    run_delay(task).wrapping_sub(last.run_delay)
 }
 
 /// Returns the innermost functions outside the scheduler.
@@ -128,28 +155,28 @@ fn place(frames: &[u64; FRAMES]) -> [u64; PLACE_FUNCTIONS] {
 
 /// Adds the last sleep to the open system call, if it was part of it.
 #[inline(always)]
-fn settle(task: Pointer, state: &mut TaskState) {
-    let (begin, end) = (state.sleep.begin_ns, state.sleep.end_ns);
+fn settle(task: Pointer, state: &mut TaskState, sleeps: &mut SleepState) {
+    let (begin, end) = (sleeps.last.begin_ns, sleeps.last.end_ns);
     if begin == 0 {
         return;
     }
-    state.sleep.begin_ns = 0;
+    sleeps.last.begin_ns = 0;
     if begin < state.record.enter_ns {
         return;
     }
     let (mut time, mut unended) = (0, 1);
     if end > MISSED {
-        let (delay, elapsed) = (cpu_wait(task, state), end - begin);
+        let (delay, elapsed) = (cpu_wait(task, &sleeps.last), end - begin);
         time = if delay < elapsed { elapsed - delay } else { 0 };
         unended = 0;
     }
     if state.record.header.flags & SYSCALL_HAS_SLEEPS == 0 {
         state.record.header.flags |= SYSCALL_HAS_SLEEPS;
-        state.slept.clear();
+        sleeps.record.clear();
     }
-    let functions = state.sleep.functions;
-    state.slept.add(functions, time);
-    state.slept.unended += unended;
+    let functions = sleeps.last.functions;
+    sleeps.record.add(functions, time);
+    sleeps.record.unended += unended;
 }
 
 /// Writes the record of the call's sleeps, if it slept, or stores it in the call's operation.
@@ -160,15 +187,20 @@ pub fn write(
     now: u64,
     operation: Option<&mut DeferredOperation>,
 ) {
-    settle(current(), state);
+    if !is_on() {
+        return;
+    }
+    let task = current();
+    let Some(sleeps) = sleeps(task) else { return };
+    settle(task, state, sleeps);
     if state.record.header.flags & SYSCALL_HAS_SLEEPS == 0 {
         return;
     }
     let len = size_of::<SleepsRecord>() as u32;
-    state.slept.header = Header { tag: TAG_SLEEPS, sampling: 0, flags: 0, len, time_ns: now };
-    state.slept.span = state.span;
+    sleeps.record.header = Header { tag: TAG_SLEEPS, sampling: 0, flags: 0, len, time_ns: now };
+    sleeps.record.span = state.span;
     if let Some(operation) = operation {
-        return deferred::put(percpu, operation, TAG_SLEEPS, &state.slept);
+        return deferred::put(percpu, operation, TAG_SLEEPS, &sleeps.record);
     }
-    ring::put_counted(percpu, SLEEPS_FIRED, SLEEPS_DROPPED, &state.slept);
+    ring::put_counted(percpu, SLEEPS_FIRED, SLEEPS_DROPPED, &sleeps.record);
 }

@@ -77,6 +77,18 @@ pub struct OpenSleep {
     pub functions: [u64; PLACE_FUNCTIONS],
 }
 
+/// Sleeps of a task's open system call. A task has them only if sleeps are recorded.
+#[repr(C)]
+pub struct SleepState {
+    /// The last sleep of the open system call.
+    pub last: OpenSleep,
+    /// Sleeps of the open system call. Valid with SYSCALL_HAS_SLEEPS.
+    pub record: SleepsRecord,
+}
+
+// The kernel puts 72 bytes before the value, and gives memory in powers of two.
+const _: () = assert!(size_of::<TaskState>() + 72 <= 2048);
+
 /// State of a task. `flags` comes first: user space marks a task by writing it.
 #[repr(C)]
 pub struct TaskState {
@@ -156,10 +168,6 @@ pub struct TaskState {
     pub log: LogWait,
     /// Waits of the open system call. Valid with SYSCALL_HAS_WAITS.
     pub waits: WaitsRecord,
-    /// The last sleep of the open system call.
-    pub sleep: OpenSleep,
-    /// Sleeps of the open system call. Valid with SYSCALL_HAS_SLEEPS.
-    pub slept: SleepsRecord,
     /// Context head at the entry of the open system call.
     pub head: ContextHead,
     /// Record of the open system call, filled at entry, written at return.
@@ -192,26 +200,48 @@ impl TaskState {
 /// Task storage map. aya-ebpf 0.2 has no such map type, so it is spelled out like its other BTF
 /// maps.
 #[repr(C)]
-struct TaskStorage {
+struct TaskStorage<V> {
     r#type: *const [i32; BPF_MAP_TYPE_TASK_STORAGE as usize],
     key: *const i32,
-    value: *const TaskState,
+    value: *const V,
     max_entries: *const [i32; 0],
     map_flags: *const [i32; BPF_F_NO_PREALLOC as usize],
 }
 
 // SAFETY: never read; the loader takes its types.
-unsafe impl Sync for TaskStorage {}
+unsafe impl<V> Sync for TaskStorage<V> {}
+
+impl<V> TaskStorage<V> {
+    const fn new() -> Self {
+        TaskStorage {
+            r#type: core::ptr::null(),
+            key: core::ptr::null(),
+            value: core::ptr::null(),
+            max_entries: core::ptr::null(),
+            map_flags: core::ptr::null(),
+        }
+    }
+
+    #[inline(always)]
+    fn get(&'static self, task: Pointer, flags: u64) -> Option<&'static mut V> {
+        // SAFETY: `task` is typed for the verifier; the value belongs to one task, which is current, not yet woken,
+        // or on its way to or from this CPU.
+        unsafe {
+            let map = (&raw const *self).cast_mut().cast();
+            bpf_task_storage_get(map, task.cast_mut().cast(), core::ptr::null_mut(), flags)
+                .cast::<V>()
+                .as_mut()
+        }
+    }
+}
 
 #[unsafe(link_section = ".maps")]
 #[unsafe(export_name = "TASKS")]
-static TASKS: TaskStorage = TaskStorage {
-    r#type: core::ptr::null(),
-    key: core::ptr::null(),
-    value: core::ptr::null(),
-    max_entries: core::ptr::null(),
-    map_flags: core::ptr::null(),
-};
+static TASKS: TaskStorage<TaskState> = TaskStorage::new();
+
+#[unsafe(link_section = ".maps")]
+#[unsafe(export_name = "SLEEPS")]
+static SLEEPS: TaskStorage<SleepState> = TaskStorage::new();
 
 /// Returns the current task.
 #[inline(always)]
@@ -223,23 +253,23 @@ pub fn current() -> Pointer {
 /// Returns the state of `task`, if it has one.
 #[inline(always)]
 pub fn state(task: Pointer) -> Option<&'static mut TaskState> {
-    get(task, 0)
+    TASKS.get(task, 0)
 }
 
 /// Returns the state of `task`, created if needed.
 #[inline(always)]
 pub fn state_or_new(task: Pointer) -> Option<&'static mut TaskState> {
-    get(task, BPF_LOCAL_STORAGE_GET_F_CREATE as u64)
+    TASKS.get(task, BPF_LOCAL_STORAGE_GET_F_CREATE as u64)
 }
 
+/// Returns the sleeps of `task`, if it has any.
 #[inline(always)]
-fn get(task: Pointer, flags: u64) -> Option<&'static mut TaskState> {
-    // SAFETY: `task` is typed for the verifier; the state belongs to one task, which is current or
-    // not yet woken.
-    unsafe {
-        let map = (&raw const TASKS).cast_mut().cast();
-        bpf_task_storage_get(map, task.cast_mut().cast(), core::ptr::null_mut(), flags)
-            .cast::<TaskState>()
-            .as_mut()
-    }
+pub fn sleeps(task: Pointer) -> Option<&'static mut SleepState> {
+    SLEEPS.get(task, 0)
+}
+
+/// Makes room for the sleeps of `task`. The scheduler's hook cannot: the kernel may not allocate there.
+#[inline(always)]
+pub fn prepare_sleeps(task: Pointer) {
+    SLEEPS.get(task, BPF_LOCAL_STORAGE_GET_F_CREATE as u64);
 }
