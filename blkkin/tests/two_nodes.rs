@@ -189,9 +189,9 @@ fn assert_delayed(requests: &[Request<'_>], ms: u64, delay: Duration, ping: Dura
         "{ms} ms each way, median of the round trip: network {median} µs, link {delay} µs, ping {ping} µs"
     );
     assert!(median >= delay, "less than the link took");
-    // A request wakes up two programs, where ping wakes up one: 36 and 76 µs above ping and 140 to 360
-    // above the link were measured on two CPUs, so the goal of 100 µs is missed. Three times that.
-    assert!(median < delay.max(ping) + 1_000, "more than the network took");
+    // A request wakes up two programs, where ping wakes up one. Of 14 runs on two CPUs, seven of them next to other
+    // load, the medians were -7 to 107 µs above ping. Four times the most.
+    assert!(median < delay.max(ping) + 430, "more than the network took");
 }
 
 /// Asserts that exactly the retransmitted requests are marked. Retransmissions in a hidden task

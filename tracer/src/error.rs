@@ -65,6 +65,12 @@ pub enum TracerError {
         /// Error text of the kernel or the verifier.
         reason: String,
     },
+    /// The number of runs that the kernel skipped cannot be read at the end.
+    #[error("it is unknown how many runs of programs the kernel skipped: {reason}")]
+    SkippedRuns {
+        /// Error text of the read.
+        reason: String,
+    },
     /// NBD tracing was requested with an attach kind that does not support it.
     #[error("NBD requests are traced only at tracepoints (tp_btf, raw_tp): there is no program for {kind}")]
     NbdKind {
@@ -169,6 +175,9 @@ impl TracerError {
             TracerError::SleepsKind { .. } => "omit --attach, or --sleeps",
             TracerError::HiddenFunctions => {
                 "set kernel.kptr_restrict to 1 (sysctl), grant CAP_SYSLOG, or omit --sleeps"
+            }
+            TracerError::SkippedRuns { .. } => {
+                "raise the limit of open files (ulimit -n); losses of this trace may be more than it reports"
             }
             TracerError::RingSize { .. } => "give a power of two from 4096 to 1073741824 bytes",
             TracerError::TooManyFilters { .. } => "give fewer, or filter by a parent: --tree or --cgroup",

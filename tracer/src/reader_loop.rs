@@ -166,16 +166,17 @@ impl EventLoop {
 
     /// Reads the kernel's counts of skipped programs. A failed read keeps the last ones, which only
     /// grow.
-    fn read_recursion_misses(&mut self) {
-        if let Ok(misses) = self.tracer.recursion_misses() {
-            self.recursion_misses = misses;
-        }
+    fn read_recursion_misses(&mut self) -> Result<(), TracerError> {
+        let misses = self.tracer.recursion_misses();
+        self.recursion_misses = misses.map_err(|reason| TracerError::SkippedRuns { reason })?;
+        Ok(())
     }
 
     /// Publishes the events below the watermark. Returns false if the subscriber is gone.
     fn publish(&mut self) -> Result<bool, TracerError> {
         if self.sequence.is_multiple_of(RECURSION_MISSES_EVERY) {
-            self.read_recursion_misses();
+            // The next read, or the last one, has what this one could not read.
+            let _ = self.read_recursion_misses();
         }
         let dropped = match &self.rings.usdt {
             Some(_) => self.tracer.counters.of(KernelProgram::Usdt)?[USDT_DROPPED],
@@ -259,10 +260,12 @@ impl EventLoop {
         self.closing = true;
         // Everything has been read, also what exceeded the settle timeout; the last batch has the
         // final counters.
-        self.read_recursion_misses();
+        let misses = self.read_recursion_misses();
         let stats = self.stats()?;
         self.stats_cache = (stats.clone(), Some(Instant::now()));
         self.publish()?;
+        // Without them a loss would look like none.
+        misses?;
         self.summary(stats)
     }
 

@@ -108,6 +108,9 @@ pub(super) const ONCE_6_12: &[Suite] = &[
     suite("guest_devices", "discard", Disk::Scsi),
     suite("thread_contexts", "submitted", Disk::Loop),
     suite("guest_modules", "", Disk::Loop),
+    // Content as ground truth, on a disk that maps its blocks.
+    suite("guest_thin", "", Disk::Thin),
+    suite("blktrace", "guest", Disk::Scsi),
 ];
 
 /// Suites for features that Debian's 6.12 has and its 6.1 lacks.

@@ -62,7 +62,7 @@ pub(super) fn join(outcome: &StageOutcome<JoinStage>) -> String {
     append_count(&mut line, sum(|stage| stage.stats().idle_closed), "sources became inactive");
     append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
     append_count(&mut line, sum(|stage| stage.stats().calls_unknown), "system calls with an unknown name");
-    append_common(&mut line, outcome.expired, outcome.oversize);
+    append_common(&mut line, outcome);
     line
 }
 
@@ -82,7 +82,7 @@ pub(super) fn link(outcome: &StageOutcome<LinkStage>) -> String {
     append_count(&mut line, sum(|stage| stage.stats().missed), "missing");
     append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
     append_count(&mut line, sum(|stage| stage.stats().misplaced), "fragments belong to another topic");
-    append_common(&mut line, outcome.expired, outcome.oversize);
+    append_common(&mut line, outcome);
     line
 }
 
@@ -117,7 +117,7 @@ pub(super) fn assemble(outcome: &StageOutcome<AssembleStage>) -> String {
     append_count(&mut line, sum(|stage| stage.stats().duplicates), "duplicate fragments");
     append_count(&mut line, sum(|stage| stage.stats().missed), "fragments missing");
     append_count(&mut line, sum(|stage| stage.stats().poison), "records could not be decoded");
-    append_common(&mut line, outcome.expired, outcome.oversize);
+    append_common(&mut line, outcome);
     line
 }
 
@@ -127,9 +127,10 @@ fn kinds(stats: &JoinStats) -> [&EventStats; 8] {
     [calls, bios, requests, async_ios, commits, faults, rpc_endpoints, page_origins]
 }
 
-fn append_common(line: &mut String, gone: u64, oversize: u64) {
-    append_count(line, gone, "records deleted before they were read");
-    append_count(line, oversize, "fragments larger than a record");
+fn append_common<S>(line: &mut String, outcome: &StageOutcome<S>) {
+    append_count(line, outcome.expired, "records deleted before they were read");
+    append_count(line, outcome.oversize, "fragments larger than a record");
+    append_count(line, outcome.dated_ahead, "records dated ahead of this machine's clock");
 }
 
 /// Appends a count, unless it is zero.

@@ -5,11 +5,11 @@
 //! is received.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use blkkin_wire::stage::{InputRecord, LogTime, Stage};
-use rdkafka::Message;
 use rdkafka::message::OwnedMessage;
+use rdkafka::{Message, Timestamp};
 
 use super::super::dead_letters::DeadLetter;
 use super::super::settings::Group;
@@ -70,8 +70,31 @@ pub struct StageOutcome<S> {
     pub expired: u64,
     /// Fragments longer than a record: their spans are in the dead-letter topic.
     pub oversize: u64,
+    /// Records with a producer's time ahead of this machine's clock. Their time was cut.
+    pub dated_ahead: u64,
     /// Acknowledged records, including states and ticks.
     pub delivered: u64,
+}
+
+/// Maximum time in ms by which a producer's clock may be ahead of this machine's.
+const AHEAD_MAX_MS: u64 = 60_000;
+
+/// Returns a record's time, and whether it was cut. The broker's time counts as it is. A producer's time
+/// (`message.timestamp.type=CreateTime`) counts up to [`AHEAD_MAX_MS`] ahead of `now`: a later one would end the
+/// waiting of all sources of the partition.
+fn log_time(timestamp: Timestamp, now: SystemTime) -> (Option<LogTime>, bool) {
+    let ms = timestamp.to_millis().and_then(|ms| u64::try_from(ms).ok());
+    let Timestamp::CreateTime(_) = timestamp else { return (ms.map(LogTime), false) };
+    let now = now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+    let most = now.saturating_add(AHEAD_MAX_MS);
+    (ms.map(|ms| LogTime(ms.min(most))), ms.is_some_and(|ms| ms > most))
+}
+
+fn dated_ahead(topic: &str) -> String {
+    format!(
+        "records of {topic} have a producer's time over 60 s ahead of this machine's clock, which is cut; set \
+         message.timestamp.type=LogAppendTime for the topic, and check the producers' clocks"
+    )
 }
 
 /// Running stage, on any cluster.
@@ -91,6 +114,7 @@ pub(super) struct Runner<S: Stage, C: Cluster> {
     fenced: Option<Instant>,
     oversize: u64,
     expired: u64,
+    dated_ahead: u64,
     /// Progress that is shared with the lag reader.
     progress: Progress,
     /// Counters that are shared with the metrics, and the time of their last update.
@@ -122,6 +146,7 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
             fenced: None,
             oversize: 0,
             expired: 0,
+            dated_ahead: 0,
             progress: Progress::default(),
             overflows: (Overflows::default(), now),
         })
@@ -143,7 +168,13 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
     ) -> Result<StageOutcome<S>, KafkaError> {
         while !stop() {
             match self.member()?.next(self.pause())? {
-                MemberEvent::Record(message) => self.record(&message)?,
+                MemberEvent::Record(message) => {
+                    let is_first = self.dated_ahead == 0;
+                    self.record(&message)?;
+                    if is_first && self.dated_ahead > 0 {
+                        log(dated_ahead(&self.config.input));
+                    }
+                }
                 MemberEvent::Assigned(partitions) => match self.assign(&partitions, &stop, &log) {
                     Ok(()) => {}
                     Err(AssignError::Transient(error)) => self.rejoin(&error, &log)?,
@@ -162,10 +193,10 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
             self.output.failed()?;
         }
         let saved = self.save_at_shutdown()?;
-        let Runner { owned, output, oversize, expired, .. } = self;
+        let Runner { owned, output, oversize, expired, dated_ahead, .. } = self;
         let expired = expired + owned.values().map(|owned| owned.expired).sum::<u64>();
         let stages = owned.into_iter().map(|(partition, owned)| (partition, owned.stage)).collect();
-        Ok(StageOutcome { stages, saved, expired, oversize, delivered: output.delivered() })
+        Ok(StageOutcome { stages, saved, expired, oversize, dated_ahead, delivered: output.delivered() })
     }
 
     /// Returns the time until something is due.
@@ -180,7 +211,8 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
         if offset < owned.next {
             return Ok(());
         }
-        let at = message.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok()).map(LogTime);
+        let (at, is_ahead) = log_time(message.timestamp(), SystemTime::now());
+        self.dated_ahead += u64::from(is_ahead);
         let bytes = message.payload().unwrap_or_default();
         owned.apply(offset, InputRecord { at, bytes }, self.cluster.now());
         self.progress.set(partition, Some(owned.next));
@@ -281,5 +313,23 @@ impl<S: Stage, C: Cluster> Runner<S, C> {
             self.output.send(&record, Duration::ZERO)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_producers_time_ahead_of_the_clock_is_cut() {
+        let now = UNIX_EPOCH + Duration::from_millis(1_000);
+        let of = |timestamp| log_time(timestamp, now);
+        assert_eq!(of(Timestamp::CreateTime(61_000)), (Some(LogTime(61_000)), false));
+        assert_eq!(of(Timestamp::CreateTime(i64::MAX)), (Some(LogTime(61_000)), true));
+        assert_eq!(of(Timestamp::LogAppendTime(1_000_000)), (Some(LogTime(1_000_000)), false));
+        assert_eq!(of(Timestamp::CreateTime(-5)), (None, false));
+        assert_eq!(of(Timestamp::NotAvailable), (None, false));
     }
 }
