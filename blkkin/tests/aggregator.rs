@@ -5,13 +5,11 @@
 //! aggregators. *Independent count*: the fragments that the join stage alone, without Kafka, makes
 //! of the same batches.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use blkkin_bus::kafka::{DEAD, EVENTS, EventProducer, LINKS, Record, SPANS, Settings};
 use blkkin_wire::batch::EventBatch;
-use blkkin_wire::event::LayerEvent;
 use blkkin_wire::ids::NodeId;
 use blkkin_wire::v1;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
@@ -24,6 +22,7 @@ use crate::broker::client::{client, subscribe};
 use crate::common;
 use crate::support::or_skip;
 use crate::support::service::Service;
+use crate::support::stage_summary::summary_counts;
 use crate::support::synthetic_batches;
 use crate::support::traces;
 use crate::support::traces::{TraceReader, total};
@@ -171,30 +170,16 @@ fn partitions_move_to_a_new_member_with_their_state() {
 }
 
 /// Asserts that the aggregators' counts of events are those that were sent, as docs/operating.md adds
-/// them up. The counts are of the partitions' states: those of a member that ended first are in the
-/// lines of both members if the other one has taken its partitions over.
+/// them up.
 fn assert_sums(ended: &[(Option<i32>, String); 2], all: &[Vec<EventBatch>]) {
-    let lines = ended.each_ref().map(|(_, output)| {
-        let line = output.lines().rev().find(|line| line.contains("join: ")).unwrap();
-        let numbers = line.split_once("join: ").unwrap().1.split([' ', ';']);
-        numbers.filter_map(|word| word.parse::<u64>().ok()).collect::<Vec<_>>()
-    });
-    // partitions, events = joined + late + orphaned + pending; names; fragments, spans
-    let [first, second] = &lines;
-    let partitions = u64::from(PARTITIONS);
-    let sums: Vec<u64> = match (first[0], second[0]) {
-        (a, b) if a + b == partitions => first.iter().zip(second).map(|(a, b)| a + b).collect(),
-        (_, b) if b == partitions => second.clone(),
-        _ => panic!("{lines:?}"),
+    let output = ended.each_ref().map(|(_, output)| &**output).concat();
+    let [_, events, joined, late, orphaned, pending, names, ..] =
+        summary_counts(&output, "join", u64::from(PARTITIONS))[..]
+    else {
+        panic!("{output}")
     };
-    assert_eq!(sums[1], sums[2..6].iter().sum::<u64>(), "{lines:?}");
-    // Some batches are sent twice.
-    let once: BTreeMap<_, _> =
-        all.iter().flatten().map(|batch| ((batch.source, batch.sequence), batch)).collect();
-    let sent: Vec<_> = once.values().flat_map(|batch| &batch.events).collect();
-    let pairs = sent.iter().filter(|event| matches!(event, LayerEvent::Pair(_))).count();
-    assert!(pairs > 0);
-    assert_eq!(sums[1] + sums[6], (sent.len() + pairs) as u64, "{lines:?}");
+    assert_eq!(events, joined + late + orphaned + pending, "{output}");
+    assert_eq!(events + names, synthetic_batches::joined_event_count(all), "{output}");
 }
 
 /// The member that ended first had half of the partitions. The other may have taken over the rest

@@ -19,6 +19,7 @@ use crate::soaking::rng::Rng;
 use crate::soaking::span_multiset::SpanMultiset;
 use crate::soaking::{endurance, live, span_multiset};
 use crate::support::or_skip;
+use crate::support::stage_summary::summary_counts;
 use crate::support::traces;
 use crate::support::traces::TraceReader;
 use crate::support::zipkin::Zipkin;
@@ -150,8 +151,31 @@ impl Soak {
             reader.repeated,
             found.total(),
         );
-        pipeline.end();
+        self.assert_sums(&pipeline.end(), found.total() as u64);
         std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+impl Soak {
+    /// Asserts that the services' counts add up after kills, as docs/operating.md has them; the topics and Zipkin have
+    /// been compared with what the state machine makes of the events. `spans` are in Zipkin.
+    fn assert_sums(&self, output: &str, spans: u64) {
+        let counts = |stage| summary_counts(output, stage, u64::from(PARTITIONS));
+        let [_, events, joined, late, orphaned, pending, names, fragments, written, ..] = counts("join")[..]
+        else {
+            panic!("{output}")
+        };
+        assert_eq!(events, joined + late + orphaned + pending, "join: {output}");
+        assert_eq!(events + names, self.recordings_of_nodes.joined_events(), "topic to join: {output}");
+        assert_eq!((fragments, written), (self.expected_spans.fragments, spans), "join: {output}");
+        let [_, received, sampled, dropped, of_spans, ..] = counts("assemble")[..] else {
+            panic!("{output}")
+        };
+        assert_eq!(received, fragments, "join to assemble: {output}");
+        assert_eq!((received, of_spans), (sampled + dropped, spans), "assemble to exporter: {output}");
+        for lost in ["fragments are missing", "spans were refused", "without naming them"] {
+            assert!(!output.contains(lost), "exporter to destination: {output}");
+        }
     }
 }
 

@@ -40,6 +40,11 @@ impl NodeRecordings {
         NodeRecordings { all, events: generated }
     }
 
+    /// Returns the number of events and names that a join has of them.
+    pub(crate) fn joined_events(&self) -> u64 {
+        synthetic_batches::joined_event_count(&self.all)
+    }
+
     /// Writes a recording of each node, which an agent replays.
     pub(crate) fn record(&self, folder: &Path) -> Vec<PathBuf> {
         let record = |(node, batches): (usize, &Vec<EventBatch>)| {

@@ -40,6 +40,7 @@ pub(crate) mod service;
 pub(crate) mod sg;
 pub(crate) mod single_process;
 pub(crate) mod skewed_records;
+pub(crate) mod stage_summary;
 pub(crate) mod stored_state;
 pub(crate) mod synthetic_batches;
 pub(crate) mod systemd;

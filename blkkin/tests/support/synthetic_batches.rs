@@ -4,6 +4,8 @@
 //! They contain calls with and without I/O, journal commits with waiting calls, lost and late
 //! records, and repeated batches.
 
+use std::collections::BTreeMap;
+
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::{ClockAnchor, DurationNs, MonotonicNs, WallclockNs};
 use blkkin_wire::event::{
@@ -67,6 +69,18 @@ pub(crate) fn batches_of_start(node: u128, start: u64, calls: u64) -> Vec<EventB
 #[allow(dead_code, reason = "aggregator's tests use a part of this file")]
 pub(crate) fn event_count(batches: &[EventBatch]) -> usize {
     batches.iter().map(|batch| batch.events.len()).sum()
+}
+
+/// Returns the number of events and names that a join makes of these batches of all nodes: each batch once, and a pair as
+/// two events.
+#[allow(dead_code, reason = "aggregator's tests use a part of this file")]
+pub(crate) fn joined_event_count(all: &[Vec<EventBatch>]) -> u64 {
+    let once: BTreeMap<_, _> =
+        all.iter().flatten().map(|batch| ((batch.source, batch.sequence), batch)).collect();
+    let events = || once.values().flat_map(|batch| &batch.events);
+    let pairs = events().filter(|event| matches!(event, LayerEvent::Pair(_))).count();
+    assert!(pairs > 0);
+    (events().count() + pairs) as u64
 }
 
 fn span(node: u64, n: u64) -> SpanId {
