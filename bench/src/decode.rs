@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use blkkin_lttng_live::clock::monotonic_ns;
 use blkkin_lttng_live::event_view::EventView;
 use blkkin_lttng_live::live::follow::{Follower, Step, Target};
-use blkkin_lttng_live::live::reader::Settings;
+use blkkin_lttng_live::live::reader::ReaderSettings;
 use blkkin_lttng_live::trace_folder::TraceFolder;
 use blkkin_ust_bridge::mapping::config::Mapping;
 use blkkin_ust_bridge::mapping::mapper::Mapper;
@@ -155,7 +155,7 @@ fn latency(lab: &Lab) -> Result<Latency> {
 }
 
 fn follower(lab: &Lab, session: &str) -> Follower {
-    let settings = Settings::default();
+    let settings = ReaderSettings::default();
     Follower::new(Target { address: lab.address(), session: session.to_owned(), settings })
 }
 
