@@ -16,6 +16,8 @@ use blkkin_pipeline::records::{Entries, STEP};
 use blkkin_pipeline::stages::{batch, stage_decode_translate};
 use blkkin_tracer::Filter;
 use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::event::{DeviceEvent, LayerEvent};
+use blkkin_wire::ids::DeviceId;
 
 use crate::frame::number::{count, number};
 use crate::frame::{BenchReport, Figure, Table};
@@ -23,8 +25,10 @@ use crate::{Setting, harness};
 use threads::ThreadMemory;
 pub(crate) use threads::load;
 
-/// Numbers of open requests; the last exceeds the join's limit, where memory must not grow.
-const OPEN: [u64; 4] = [600, 6_000, 60_000, 600_000];
+/// Numbers of open requests; the last two exceed the join's limit, where memory must not grow.
+const OPEN: [u64; 5] = [600, 6_000, 60_000, 100_000, 600_000];
+/// Number of disks of one node.
+const DEVICES: u32 = 10_000;
 const MIB: f64 = (1 << 20) as f64;
 
 /// Runs the benchmark.
@@ -35,7 +39,30 @@ pub(crate) fn run(_: &Setting) -> Result<BenchReport> {
         ("a thread that is traced, in the kernel", threads::measure(Filter::default())?),
         ("a thread that a filter excludes, in the kernel", threads::measure(none)?),
     ];
-    Ok(build_report(&open, in_kernel()?, &threads))
+    Ok(build_report(&open, in_kernel()?, &threads, device_memory()))
+}
+
+/// Returns the bytes in use with the names of [`DEVICES`] disks of one node.
+fn device_memory() -> u64 {
+    let before = in_use();
+    let mut joiner = Joiner::new(JoinConfig::default());
+    let event = |minor| {
+        LayerEvent::Device(DeviceEvent {
+            time: MonotonicNs(u64::from(minor) + 1),
+            device: DeviceId { major: 259, minor },
+            name: format!("nvme{minor}n1").into(),
+            partition_of: None,
+            disk: None,
+        })
+    };
+    for (sequence, first) in (0..DEVICES).step_by(1_000).enumerate() {
+        let events = (first..first + 1_000).map(event).collect();
+        let watermark = MonotonicNs(u64::from(first) + 2_000);
+        joiner.apply(batch(sequence as u64, events, watermark), &mut |_: &Trace| {});
+    }
+    let bytes = in_use().saturating_sub(before);
+    drop(joiner);
+    bytes
 }
 
 /// Returns the bytes in use with this number of requests whose system calls are open.
@@ -91,7 +118,12 @@ fn locked(map: &impl std::os::fd::AsFd) -> Result<u64> {
     bytes.and_then(|bytes| bytes.trim().parse().ok()).context("the map's fdinfo has no memlock")
 }
 
-fn build_report(open: &[(u64, u64)], kernel: u64, threads: &[(&'static str, ThreadMemory)]) -> BenchReport {
+fn build_report(
+    open: &[(u64, u64)],
+    kernel: u64,
+    threads: &[(&'static str, ThreadMemory)],
+    devices: u64,
+) -> BenchReport {
     let mut by_open = Table::new("The join, by open requests", &["open", "in use, KiB", "bytes a request"]);
     for (requests, bytes) in open {
         let each = *bytes as f64 / *requests as f64;
@@ -103,13 +135,15 @@ fn build_report(open: &[(u64, u64)], kernel: u64, threads: &[(&'static str, Thre
         let note = format!("by {} threads that make one call each", count(memory.threads as u64));
         Figure::new(*what, memory.bytes_each, 0.0, "bytes").note(note)
     });
+    let names = Figure::new("a disk's name, in the join", devices as f64 / f64::from(DEVICES), 0.0, "bytes")
+        .note(format!("of {} disks of one node", count(u64::from(DEVICES))));
     let how = format!(
         "Bios and requests of calls that have not ended, passed to the join alone; it keeps at most {} traces open.",
         count(JoinConfig::default().open_max as u64),
     );
     BenchReport {
         how,
-        figures: [per_request(open), maps].into_iter().chain(threads).collect(),
+        figures: [per_request(open), maps].into_iter().chain(threads).chain([names]).collect(),
         tables: vec![by_open],
         ..BenchReport::default()
     }
@@ -131,5 +165,6 @@ mod tests {
     fn memory_grows_with_open_requests() {
         let [few, many] = [600, 6_000].map(join_memory);
         assert!(few > 0 && many > 4 * few, "{few} {many}");
+        assert!(device_memory() > 0);
     }
 }
