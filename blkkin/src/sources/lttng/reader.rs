@@ -337,7 +337,37 @@ fn record_gap(daemon_spans: &mut DaemonSpans, gap: Gap, updates: &mut Vec<Update
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{channel, sync_channel};
+
+    use blkkin_ust_bridge::daemon_spans::Thread;
+
     use super::*;
+
+    #[test]
+    fn exits_are_applied_while_no_session_can_be_made() {
+        let (updates, sent) = sync_channel(8);
+        let (ended, exits) = channel();
+        let channels = ReaderChannels { updates, exits };
+        let (stop, metrics) = (StopSignal::new(), LttngMetrics::default());
+        let mut reader =
+            SessionReader::new(LttngSession::lost(), Mapping::built_in(), channels, stop, metrics);
+        assert!(reader.follower.is_none());
+        reader.restart_at = Instant::now() + Duration::from_secs(3_600);
+        for round in 0..3 {
+            let before = clock::now();
+            for tid in 0..10_000 {
+                let thread = Thread::initial(round + 1, tid);
+                ended
+                    .send(ThreadExit { thread, at: 1, last: tid == 9_999 })
+                    .expect("the reader has the other end");
+            }
+            assert_eq!(reader.restart(), NO_SESSION_PAUSE);
+            let (_, known_until) = sent.try_recv().expect("updates");
+            assert!(known_until >= before);
+            assert!(reader.ended.is_empty() && reader.channels.exits.try_recv().is_err());
+        }
+        assert_eq!(reader.stats.restarts, 0);
+    }
 
     #[test]
     fn ring_is_stuck_after_a_process_exit_or_a_long_inactivity() {

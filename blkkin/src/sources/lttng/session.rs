@@ -34,6 +34,13 @@ impl LttngSession {
         Ok(session)
     }
 
+    /// Returns a session that could not be created again.
+    #[cfg(test)]
+    pub(super) fn lost() -> LttngSession {
+        let folder = TempDir::new().expect("a folder");
+        LttngSession { supervisor: None, servers: None, folder, plan: SessionConfig::default() }
+    }
+
     fn create(&mut self) -> Result<(), LttngError> {
         let tool = LttngCommand::default();
         let (servers, relay) = Servers::ensure(&tool, None, self.folder.path())?;
