@@ -130,18 +130,14 @@ impl StateStore {
             .map_err(fail)?;
         reader.assign(&from).map_err(fail)?;
         let mut found = StoredStates::new(self, state_ref);
-        let mut last_record = Instant::now();
-        while last_record.elapsed() < timeout {
-            let message = match reader.poll(Duration::from_millis(100)) {
-                None => continue,
-                Some(Err(Driver::PartitionEOF(_))) => return Ok(found),
-                // librdkafka retries until the timeout.
-                Some(Err(_)) => continue,
-                Some(Ok(message)) => message,
-            };
-            last_record = Instant::now();
-            let Some(key) = message.key().and_then(|key| std::str::from_utf8(key).ok()) else { continue };
-            found.add(key, message.payload());
+        let poll = || match reader.poll(Duration::from_millis(100)) {
+            Some(Ok(message)) => Polled::Record(message),
+            Some(Err(Driver::PartitionEOF(_))) => Polled::End,
+            // librdkafka retries until the timeout.
+            None | Some(Err(_)) => Polled::Nothing,
+        };
+        if found.collect(timeout, Instant::now, poll) {
+            return Ok(found);
         }
         Err(KafkaError {
             what: format!("the state of partition {} cannot be read", self.partition),
@@ -149,6 +145,14 @@ impl StateStore {
             remedy: "check that all brokers run, then restart the service: committed work is kept".to_owned(),
         })
     }
+}
+
+/// What a reader of a partition returned.
+enum Polled<M> {
+    Nothing,
+    /// The end of the partition.
+    End,
+    Record(M),
 }
 
 /// Chunks found behind a state's first offset.
@@ -171,6 +175,29 @@ impl StoredStates {
             partition_prefix: format!("{}/{}/", stage_name(store.stage), store.partition),
             obsolete: Vec::new(),
         }
+    }
+
+    /// Adds records up to the end. Returns false if no record arrives for `timeout`: a long state may take longer.
+    fn collect<M: Message>(
+        &mut self,
+        timeout: Duration,
+        now: impl Fn() -> Instant,
+        mut poll: impl FnMut() -> Polled<M>,
+    ) -> bool {
+        let mut last_record = now();
+        while now().saturating_duration_since(last_record) < timeout {
+            match poll() {
+                Polled::Nothing => {}
+                Polled::End => return true,
+                Polled::Record(message) => {
+                    last_record = now();
+                    if let Some(key) = message.key().and_then(|key| std::str::from_utf8(key).ok()) {
+                        self.add(key, message.payload());
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// Adds the next record of the topic.
@@ -205,5 +232,49 @@ impl StoredStates {
             return Err("its checksum does not match".to_owned());
         }
         Ok(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use rdkafka::Timestamp;
+    use rdkafka::message::OwnedMessage;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(30);
+    const CHUNKS: u32 = 100;
+
+    /// Reads a state of [`CHUNKS`] with this pause before each record; returns whether it is complete.
+    fn is_read(pause: Duration) -> bool {
+        let store = StateStore { stage: StageId::Join, partition: 0, partitions: 1, bytes_max: CHUNK };
+        let (slot, state) = (StateSlot { writer: 1, count: 0 }, vec![b'x'; CHUNKS as usize]);
+        let checksum = crc32fast::hash(&state);
+        let state_ref = StateRef { slot, at: 0, chunks: CHUNKS, bytes: state.len() as u64, checksum };
+        let (now, sent, has_paused) = (Cell::new(Instant::now()), Cell::new(0), Cell::new(false));
+        let poll = || {
+            if !has_paused.replace(!has_paused.get()) {
+                now.set(now.get() + pause);
+                return Polled::Nothing;
+            }
+            let n = sent.replace(sent.get() + 1);
+            if n == CHUNKS {
+                return Polled::End;
+            }
+            let (key, topic) = (format!("{}{n}", store.key_of(slot)).into_bytes(), STATE.to_owned());
+            let at = Timestamp::NotAvailable;
+            Polled::Record(OwnedMessage::new(Some(b"x".to_vec()), Some(key), topic, at, 0, n.into(), None))
+        };
+        let mut found = StoredStates::new(&store, &state_ref);
+        found.collect(TIMEOUT, || now.get(), poll) && found.state(&state_ref).is_ok_and(|read| read == state)
+    }
+
+    #[test]
+    fn a_state_may_take_longer_than_the_time_between_two_records() {
+        // 100 records of 20 s.
+        assert!(is_read(Duration::from_secs(20)));
+        assert!(!is_read(TIMEOUT));
     }
 }
