@@ -11,9 +11,7 @@ use blkkin_wire::ids::{
     BootId, DeviceId, Fd, FileId, NameId, NodeId, Pid, Sector, Source, SpanId, StartEpoch, TaskId, Tid,
     TraceId,
 };
-use blkkin_wire::page_origin::{
-    PageKind, PageOriginEvent, PageWriter, Unattributed, WritebackReason, WriterEvidence,
-};
+use blkkin_wire::page_origin::{PageOriginEvent, PageWriter, WritebackReason, WriterEvidence};
 use blkkin_wire::process_context::{Attribute, AttributeValue, ProcessContextEvent};
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::span::SpanKind;
@@ -96,16 +94,8 @@ pub(crate) fn rpc_endpoint(
     cookie: u64,
     (begin, end): (u64, u64),
 ) -> RpcEndpointEvent {
-    RpcEndpointEvent {
-        span: SpanId(span),
-        root: SpanId(span),
-        side,
-        key: RpcKey { protocol: "nbd".into(), connection: "a>b".into(), cookie },
-        unique: false,
-        no_reply: false,
-        begin: MonotonicNs(begin),
-        end: MonotonicNs(end),
-    }
+    let key = RpcKey { protocol: "nbd".into(), connection: "a>b".into(), cookie };
+    RpcEndpointEvent::bare(SpanId(span), side, key, [begin, end].map(MonotonicNs))
 }
 
 pub(crate) fn batch(sequence: u64, events: Vec<LayerEvent>, watermark: u64) -> EventBatch {
@@ -201,33 +191,17 @@ pub(crate) fn kernel_bio(bio: u64, request: u64, times: (u64, u64)) -> (BioEvent
 }
 
 pub(crate) fn commit(span: u64, (start, end): (u64, u64), tid: u32, bios: u32) -> CommitEvent {
-    CommitEvent {
-        span: SpanId(span),
-        task: TaskRef { id: TaskId(9), version: 0 },
-        start: MonotonicNs(start),
-        end: MonotonicNs(end),
-        device: DISK,
-        tid,
-        bios,
-    }
+    let (task, times) = (TaskRef { id: TaskId(9), version: 0 }, [start, end].map(MonotonicNs));
+    CommitEvent { bios, ..CommitEvent::bare(SpanId(span), task, DISK, tid, times) }
 }
 
 /// Returns the origin of a bio that writes 4 KiB of file 12, all of it by `writers`.
 pub(crate) fn page_origin(bio: &BioEvent, writers: Vec<PageWriter>) -> PageOriginEvent {
-    let bytes_unattributed = if writers.is_empty() { bio.bytes } else { 0 };
     PageOriginEvent {
-        time: bio.queue,
-        bio: bio.span,
-        root: bio.root,
-        kind: PageKind::File,
         file: Some(file_id(12)),
         offset: 8192,
-        bytes: bio.bytes,
-        parts: Vec::new(),
         reason: Some(WritebackReason::Periodic),
-        unattributed: writers.is_empty().then_some(Unattributed::NotRecorded),
-        writers,
-        bytes_unattributed,
+        ..PageOriginEvent::bare([bio.root, bio.span], bio.queue, bio.bytes, writers)
     }
 }
 

@@ -67,16 +67,9 @@ fn add_endpoints(batch: &mut EventBatch, side: RpcSide) {
     let endpoint = |call: &SyscallEvent| {
         // Time on the network in each direction.
         let network = if side == RpcSide::Server { 20 } else { 0 };
-        let event = RpcEndpointEvent {
-            span: call.span,
-            root: call.span,
-            side,
-            key: RpcKey { protocol: "nbd".into(), connection: "a>b".into(), cookie: call.enter.0 },
-            unique: true,
-            no_reply: false,
-            begin: MonotonicNs(call.enter.0 + network),
-            end: MonotonicNs(call.exit.0 - network),
-        };
+        let times = [call.enter.0 + network, call.exit.0 - network].map(MonotonicNs);
+        let key = RpcKey { protocol: "nbd".into(), connection: "a>b".into(), cookie: call.enter.0 };
+        let event = RpcEndpointEvent { unique: true, ..RpcEndpointEvent::bare(call.span, side, key, times) };
         LayerEvent::RpcEndpoint(event.into())
     };
     let endpoint: Vec<_> = batch

@@ -14,9 +14,7 @@ use blkkin_wire::event::{
 use blkkin_wire::ids::{
     BootId, DeviceId, Fd, FileId, NameId, NodeId, Sector, Source, SpanId, StartEpoch, TaskId, TraceId,
 };
-use blkkin_wire::page_origin::{
-    PageKind, PageOriginEvent, PageWriter, Unattributed, WritebackReason, WriterEvidence,
-};
+use blkkin_wire::page_origin::{PageOriginEvent, PageWriter, Unattributed, WritebackReason, WriterEvidence};
 use blkkin_wire::remote_link::{RpcEndpointEvent, RpcKey, RpcSide};
 use blkkin_wire::syscalls::SyscallId;
 
@@ -97,17 +95,8 @@ pub(crate) fn daemon_span(span: DaemonSpanEvent) -> Trace {
 /// Adds the server's endpoint of an NBD request to the root of a trace.
 pub(crate) fn with_server_endpoint(mut trace: Trace, connection: &str, cookie: u64) -> Trace {
     let key = RpcKey { protocol: "nbd".into(), connection: connection.into(), cookie };
-    let (span, begin, end) = (trace.root_span, trace.start(), trace.end());
-    trace.rpc_endpoints = vec![RpcEndpointEvent {
-        span,
-        root: span,
-        side: RpcSide::Server,
-        key,
-        unique: false,
-        no_reply: false,
-        begin,
-        end,
-    }];
+    let times = [trace.start(), trace.end()];
+    trace.rpc_endpoints = vec![RpcEndpointEvent::bare(trace.root_span, RpcSide::Server, key, times)];
     trace
 }
 
@@ -122,18 +111,11 @@ pub(crate) fn called_for(mut trace: Trace, id: TraceId, parent: SpanId, source: 
 /// Returns the origin of the bio `span`, which is the root of its trace: 4 KiB of [`file`].
 pub(crate) fn page_origin(span: u64, writers: Vec<PageWriter>) -> PageOriginEvent {
     PageOriginEvent {
-        time: MonotonicNs(1),
-        bio: SpanId(span),
-        root: SpanId(span),
-        kind: PageKind::File,
         file: Some(FILE),
         offset: 8192,
-        bytes: 4096,
-        parts: Vec::new(),
         reason: Some(WritebackReason::Periodic),
-        bytes_unattributed: if writers.is_empty() { 4096 } else { 0 },
         unattributed: Some(Unattributed::NotRecorded),
-        writers,
+        ..PageOriginEvent::bare([SpanId(span); 2], MonotonicNs(1), 4096, writers)
     }
 }
 

@@ -455,6 +455,20 @@ pub struct CommitEvent {
     pub bios: u32,
 }
 
+impl CommitEvent {
+    /// Returns a commit of transaction `tid` without bios, by the journal thread `task`. For tests
+    /// and load generators, like [`SyscallEvent::bare`].
+    pub fn bare(
+        span: SpanId,
+        task: TaskRef,
+        device: DeviceId,
+        tid: u32,
+        [start, end]: [MonotonicNs; 2],
+    ) -> Self {
+        Self { span, task, start, end, device, tid, bios: 0 }
+    }
+}
+
 /// Reason for a task event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TaskChange {

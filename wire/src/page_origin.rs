@@ -146,6 +146,31 @@ pub enum Unattributed {
 }
 
 impl PageOriginEvent {
+    /// Returns the origin of the bio at the start of an unknown file: all its bytes are from
+    /// `writers`, or unattributed if there are none. For tests and load generators, like
+    /// [`SyscallEvent::bare`](crate::event::SyscallEvent::bare).
+    pub fn bare(
+        [root, bio]: [SpanId; 2],
+        time: MonotonicNs,
+        bytes: u32,
+        writers: Vec<PageWriter>,
+    ) -> PageOriginEvent {
+        PageOriginEvent {
+            time,
+            bio,
+            root,
+            kind: PageKind::File,
+            file: None,
+            offset: 0,
+            bytes,
+            parts: Vec::new(),
+            reason: None,
+            bytes_unattributed: if writers.is_empty() { bytes } else { 0 },
+            unattributed: writers.is_empty().then_some(Unattributed::NotRecorded),
+            writers,
+        }
+    }
+
     /// Returns the ranges of the file that the bio carries.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let whole = PagePart { offset: self.offset, bytes: self.bytes };

@@ -162,6 +162,12 @@ impl RpcKey {
 }
 
 impl RpcEndpointEvent {
+    /// Returns an endpoint on a root span, with a cookie that the protocol reuses. For tests and load
+    /// generators, like [`SyscallEvent::bare`](crate::event::SyscallEvent::bare).
+    pub fn bare(span: SpanId, side: RpcSide, key: RpcKey, [begin, end]: [MonotonicNs; 2]) -> Self {
+        Self { span, root: span, side, key, unique: false, no_reply: false, begin, end }
+    }
+
     /// Returns the time of emission.
     pub fn time(&self) -> MonotonicNs {
         self.end

@@ -68,23 +68,15 @@ fn endpoint(n: u64, side: RpcSide, with_flushes: bool) -> LinkEndpoint {
         false => DiskRequest { operation: DiskOperation::Write, start: 8 * range, length: 8 },
     };
     let issue = n * STEP;
-    let (node, [begin, end]) = match side {
+    let (node, times) = match side {
         RpcSide::Client => (GUEST, [issue, issue + BEFORE + WORK + AFTER]),
         RpcSide::Server => (HOST, [AHEAD + issue + BEFORE, AHEAD + issue + BEFORE + WORK]),
     };
     let low = AHEAD as i64;
     let offset = ClockOffset { at: MonotonicNs(issue), low: low - PING, high: low + PING };
+    let key = request.key(HOST, Pid(4_400), "serial=root");
     LinkEndpoint {
-        event: RpcEndpointEvent {
-            span: SpanId(n),
-            root: SpanId(n),
-            side,
-            key: request.key(HOST, Pid(4_400), "serial=root"),
-            unique: false,
-            no_reply: false,
-            begin: MonotonicNs(begin),
-            end: MonotonicNs(end),
-        },
+        event: RpcEndpointEvent::bare(SpanId(n), side, key, times.map(MonotonicNs)),
         trace: TraceId(node.0 << 64 | u128::from(n)),
         clock: NodeClock {
             source: Source { node, boot: BootId(node.0), epoch: StartEpoch(1) },

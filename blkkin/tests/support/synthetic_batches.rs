@@ -110,15 +110,8 @@ fn call(node: u64, n: u64, events: &mut Vec<LayerEvent>, late: &mut Vec<LayerEve
     };
     match n % 8 {
         0 => {
-            let commit = CommitEvent {
-                span: span(node, 4 * n + 3),
-                task: TASK,
-                start: MonotonicNs(start + 10),
-                end: MonotonicNs(start + 900),
-                device: DISK,
-                tid: n as u32,
-                bios: 0,
-            };
+            let times = [start + 10, start + 900].map(MonotonicNs);
+            let commit = CommitEvent::bare(span(node, 4 * n + 3), TASK, DISK, n as u32, times);
             events.push(LayerEvent::Commit(commit));
             let sync = SyscallId::by_name("fdatasync").unwrap();
             let waits = SyscallEvent {

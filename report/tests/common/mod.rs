@@ -167,16 +167,9 @@ pub fn failed_open(span: u64, from: u64) -> Trace {
 /// Returns a commit, and an fsync with a small bio that waited for it. Each is a trace of its own.
 pub fn fsync_with_commit(span: u64, from: u64) -> [Trace; 2] {
     let mut commit = empty(span + 500);
-    let (start, end) = (from.saturating_sub(300), from + 7_900);
-    commit.root = Root::Commit(CommitEvent {
-        span: SpanId(span + 500),
-        task: TASK,
-        start: at(start),
-        end: at(end),
-        device: LOOP0,
-        tid: 1_187,
-        bios: 8,
-    });
+    let times = [from.saturating_sub(300), from + 7_900].map(at);
+    let bare = CommitEvent::bare(SpanId(span + 500), TASK, LOOP0, 1_187, times);
+    commit.root = Root::Commit(CommitEvent { bios: 8, ..bare });
     commit.names.task = Some(task("jbd2/loop0-8", 311));
     io(&mut commit, WRITE | META, 12_288, Times(from + 620, Some(from + 655), from + 2_300));
     (0..6).for_each(|_| merged(&mut commit, 4_096));

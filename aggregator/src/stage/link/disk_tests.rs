@@ -34,7 +34,7 @@ pub(super) fn endpoint(
         RpcSide::Client => (GUEST, 1_u128 << 64),
         RpcSide::Server => (HOST, 2 << 64),
     };
-    let [begin, end] =
+    let times =
         [begin, end].map(|time| MonotonicNs(clock_of(node, time, if node == HOST { ppm } else { 0 })));
     let at = MonotonicNs(1_000 * MS);
     // The host's agent pinged at time 0.
@@ -42,17 +42,9 @@ pub(super) fn endpoint(
     let anchor =
         ClockAnchor { monotonic: at, wallclock: WallclockNs(1_700_000_000_000_000_000), ..ClockAnchor::NONE };
     let source = Source { node, boot: BootId(node.0), epoch: StartEpoch(node.0 as u64) };
+    let key = request.key(HOST, Pid(4_400), "serial=root");
     LinkEndpoint {
-        event: RpcEndpointEvent {
-            span: SpanId(n as u64),
-            root: SpanId(n as u64),
-            side,
-            key: request.key(HOST, Pid(4_400), "serial=root"),
-            unique: false,
-            no_reply: false,
-            begin,
-            end,
-        },
+        event: RpcEndpointEvent::bare(SpanId(n as u64), side, key, times),
         trace: TraceId(of_side | n as u128),
         clock: NodeClock { source, anchor },
         peer: (side == RpcSide::Client).then_some(PeerClock { node: HOST, boot: BootId(HOST.0), offset }),

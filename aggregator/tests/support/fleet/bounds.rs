@@ -153,10 +153,9 @@ fn endpoints() -> Bound {
             connection: format!("10.0.{}.{}:41234>10.0.0.2:10809", n / 256 % 256, n % 256).into(),
             cookie: n,
         };
-        let (begin, end) = (MonotonicNs(n), MonotonicNs(n + 1));
-        let (span, side) = (SpanId(n + 1), RpcSide::Server);
-        let event =
-            RpcEndpointEvent { span, root: span, side, key, unique: true, no_reply: false, begin, end };
+        let (span, times) = (SpanId(n + 1), [n, n + 1].map(MonotonicNs));
+        let bare = RpcEndpointEvent::bare(span, RpcSide::Server, key, times);
+        let event = RpcEndpointEvent { unique: true, ..bare };
         let clock = NodeClock { source: load::source(1), anchor: EventBatch::tick().anchor };
         let trace = load::source(1).trace_id(span);
         TraceFragment::link_only(

@@ -92,7 +92,7 @@ pub(super) mod tests {
     use blkkin_aggregator::trace::{ShownIn, WaitLink};
     use blkkin_wire::clock::MonotonicNs;
     use blkkin_wire::event::{BioEvent, BlockOp, BlockStatus, CommitEvent};
-    use blkkin_wire::page_origin::{PageKind, PageOriginEvent, PageWriter, WriterEvidence};
+    use blkkin_wire::page_origin::{PageOriginEvent, PageWriter, WriterEvidence};
 
     use super::*;
     use crate::filter::post_filter::tests::{bio, write};
@@ -102,15 +102,8 @@ pub(super) mod tests {
         let mut trace = write(None);
         let call = trace.call().unwrap().clone();
         let adoption = ShownIn { trace: trace.id, call: call.span };
-        trace.root = Root::Commit(CommitEvent {
-            span: SpanId(50),
-            task: call.task,
-            start: MonotonicNs(1),
-            end: MonotonicNs(2),
-            device: call.file.unwrap().file.device,
-            tid: 7,
-            bios: 0,
-        });
+        let (device, times) = (call.file.unwrap().file.device, [1, 2].map(MonotonicNs));
+        trace.root = Root::Commit(CommitEvent::bare(SpanId(50), call.task, device, 7, times));
         trace.root_span = SpanId(50);
         trace.shown_in = adopted.then_some(adoption);
         trace
@@ -159,20 +152,8 @@ pub(super) mod tests {
             bytes: bio.bytes,
             evidence: WriterEvidence::EndedBefore,
         };
-        trace.page_origins.push(PageOriginEvent {
-            time: bio.queue,
-            bio: bio.span,
-            root: bio.span,
-            kind: PageKind::File,
-            file: None,
-            offset: 0,
-            bytes: bio.bytes,
-            parts: Vec::new(),
-            reason: None,
-            writers: vec![writer],
-            bytes_unattributed: 0,
-            unattributed: None,
-        });
+        let origin = PageOriginEvent::bare([bio.span; 2], bio.queue, bio.bytes, vec![writer]);
+        trace.page_origins.push(origin);
         assert!(!commits.is_unrelated(&trace));
         trace.page_origins[0].writers.clear();
         assert!(commits.is_unrelated(&trace));

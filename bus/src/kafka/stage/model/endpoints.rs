@@ -51,8 +51,8 @@ fn endpoint(side: RpcSide) -> RemoteLink {
     };
     let source = Source { node: NodeId(node), boot: BootId(1), epoch: StartEpoch(1) };
     let key = RpcKey { protocol: "nbd".into(), connection: "a:1>b:2".into(), cookie: 7 };
-    let (begin, end) = (MonotonicNs(begin), MonotonicNs(end));
-    let event = RpcEndpointEvent { span, root: span, side, key, unique: true, no_reply: false, begin, end };
+    let bare = RpcEndpointEvent::bare(span, side, key, [begin, end].map(MonotonicNs));
+    let event = RpcEndpointEvent { unique: true, ..bare };
     let clock = NodeClock { source, anchor: ClockAnchor::NONE };
     RemoteLink::Endpoint(Box::new(LinkEndpoint { event, trace, clock, peer: None, image: None }))
 }
