@@ -5,7 +5,7 @@
 //! [`async_io`] has the submissions of io_uring and libaio. [`batch`] carries events with their source
 //! and loss counters. [`page_fault`] has page faults, and [`page_origin`] the file and the writers of a bio's pages. [`daemon_span`], [`process_context`]
 //! and [`thread_attributes`] hold what applications publish: daemon spans, process attributes and
-//! thread attributes. [`virtual_machine`] names the virtual machine that a process runs, and [`disk_request`] the requests to its disks. [`crash_report`] reports the losses of a crashed tracer. [`span`] is the
+//! thread attributes. [`usdt_event`] has the executions of a program's probes. [`virtual_machine`] names the virtual machine that a process runs, and [`disk_request`] the requests to its disks. [`crash_report`] reports the losses of a crashed tracer. [`span`] is the
 //! exported span. [`fragment`] carries spans by trace, and [`remote_link`] links requests between
 //! two nodes. [`stage`] is the interface between a stage and what runs it. [`syscalls`] is the
 //! system call table that events and reports refer to. [`v1`] encodes topic records; `blkkin.proto`
@@ -42,5 +42,6 @@ pub mod stage;
 pub mod syscalls;
 pub mod task_context;
 pub mod thread_attributes;
+pub mod usdt_event;
 pub mod v1;
 pub mod virtual_machine;

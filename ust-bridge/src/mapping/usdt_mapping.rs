@@ -25,6 +25,7 @@ use blkkin_lttng_live::ctf::metadata::CtfTrace;
 use blkkin_lttng_live::ctf::packet::{Event, Items, PacketHeader};
 use blkkin_lttng_live::ctf::plan::{Item, Value};
 use blkkin_lttng_live::event_view::EventView;
+use blkkin_wire::usdt_event::UsdtEvent;
 
 /// Name of the text field.
 const TEXT_FIELD: &str = "text";
@@ -106,25 +107,6 @@ pub struct ProbeSignature {
     pub text: bool,
 }
 
-/// USDT event, borrowed from its source.
-#[derive(Clone, Debug, PartialEq)]
-pub struct UsdtEvent<'a> {
-    /// Index of the probe's signature.
-    pub probe: usize,
-    /// CLOCK_MONOTONIC in ns.
-    pub time_ns: u64,
-    /// Process id.
-    pub pid: u32,
-    /// Thread id.
-    pub tid: u32,
-    /// Thread's comm.
-    pub comm: &'a str,
-    /// Arguments; `None` if it could not be read this time.
-    pub arguments: &'a [Option<i128>],
-    /// Text, if one was read.
-    pub text: Option<&'a str>,
-}
-
 /// Mapper of USDT events.
 #[derive(Debug)]
 pub struct UsdtMapping {
@@ -166,11 +148,7 @@ impl UsdtMapping {
 
     /// Maps an event. Returns false if an argument could not be read, so that the event has no
     /// known meaning.
-    pub fn map(
-        &mut self,
-        event: &UsdtEvent<'_>,
-        out: &mut impl FnMut(&EventOrigin<'_>, SpanEvent<'_>),
-    ) -> bool {
+    pub fn map(&mut self, event: &UsdtEvent, out: &mut impl FnMut(&EventOrigin<'_>, SpanEvent<'_>)) -> bool {
         let Some(signature) = self.signatures.get(event.probe) else { return false };
         self.text_bytes.clear();
         self.decoded.class = event.probe as u32;
@@ -180,11 +158,11 @@ impl UsdtMapping {
             text_bytes.extend_from_slice(text.as_bytes());
             Value::Text { at, length: text.len() as u32 }
         };
-        let comm = text(text_bytes, event.comm);
-        let context = [Value::Unsigned(event.pid.into()), Value::Unsigned(event.tid.into()), comm];
+        let comm = text(text_bytes, &event.comm);
+        let context = [Value::Unsigned(event.pid.0.into()), Value::Unsigned(event.tid.0.into()), comm];
         set(&mut decoded.stream_context, context);
         let mut payload = Vec::with_capacity(signature.signed.len() + 1);
-        for (signed, argument) in signature.signed.iter().zip(event.arguments) {
+        for (signed, argument) in signature.signed.iter().zip(&event.arguments) {
             let Some(signed) = signed else { continue };
             let Some(argument) = argument else {
                 // With a guessed argument a wrong rule could apply.
@@ -198,11 +176,11 @@ impl UsdtMapping {
         }
         if signature.text {
             // A missing or truncated text may or may not be the text in a rule.
-            if self.text_selects && event.text.is_none_or(|text| text.ends_with('…')) {
+            if self.text_selects && event.text.as_ref().is_none_or(|text| text.ends_with('…')) {
                 self.unreadable += 1;
                 return false;
             }
-            payload.push(text(text_bytes, event.text.unwrap_or(UNREADABLE_TEXT)));
+            payload.push(text(text_bytes, event.text.as_deref().unwrap_or(UNREADABLE_TEXT)));
         }
         set(&mut decoded.payload, payload);
         let view = EventView {
@@ -214,7 +192,7 @@ impl UsdtMapping {
             header: &self.header,
             packet: &self.text_bytes,
             event: &self.decoded,
-            time_ns: i64::try_from(event.time_ns).unwrap_or(i64::MAX),
+            time_ns: i64::try_from(event.time.0).unwrap_or(i64::MAX),
             gap: None,
         };
         self.mapper.map(&view, out);
@@ -275,6 +253,9 @@ fn metadata_text(signatures: &[ProbeSignature]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use blkkin_wire::clock::MonotonicNs;
+    use blkkin_wire::ids::{Pid, Tid};
+
     use super::*;
 
     const FILE: &str = include_str!("../../../configs/mappings/postgresql.toml");
@@ -287,20 +268,23 @@ mod tests {
         vec![ProbeSignature { name: "postgresql:statement__status".into(), signed: vec![Some(false)], text }]
     }
 
+    /// Returns an event of the first probe by the first thread of a process.
+    fn event(time: u64, pid: u32, argument: Option<i128>, text: Option<&str>) -> UsdtEvent {
+        UsdtEvent {
+            time: MonotonicNs(time),
+            probe: 0,
+            pid: Pid(pid),
+            tid: Tid(pid),
+            comm: "postgres".into(),
+            arguments: vec![argument],
+            text: text.map(Into::into),
+        }
+    }
+
     fn map_all(usdt_mapping: &mut UsdtMapping, events: &[(u64, u32, Option<i128>)]) -> Vec<String> {
         let mut all = Vec::new();
-        for &(time_ns, tid, argument) in events {
-            let arguments = [argument];
-            let event = UsdtEvent {
-                probe: 0,
-                time_ns,
-                pid: tid,
-                tid,
-                comm: "postgres",
-                arguments: &arguments,
-                text: None,
-            };
-            usdt_mapping.map(&event, &mut |at, span_event| {
+        for &(time, pid, argument) in events {
+            usdt_mapping.map(&event(time, pid, argument, None), &mut |at, span_event| {
                 all.push(match span_event {
                     SpanEvent::Begin { span, enter, name, service, .. } => {
                         assert!(enter && span != 0 && at.vpid == at.vtid);
@@ -380,10 +364,8 @@ mod tests {
         let signature = ProbeSignature { name: "a:b".into(), signed: vec![Some(true)], text: true };
         let mut usdt_mapping = usdt_mapping(rule, vec![signature]).unwrap();
         let mut map = |text| {
-            let event =
-                UsdtEvent { probe: 0, time_ns: 1, pid: 1, tid: 1, comm: "c", arguments: &[Some(1)], text };
             let mut begun = 0;
-            (usdt_mapping.map(&event, &mut |_, _| begun += 1), begun)
+            (usdt_mapping.map(&event(1, 1, Some(1), text), &mut |_, _| begun += 1), begun)
         };
         assert_eq!([map(None), map(Some("a lo…")), map(Some("idle"))], [(false, 0), (false, 0), (true, 0)]);
         assert_eq!(map(Some("busy")), (true, 1));
@@ -398,16 +380,7 @@ mod tests {
         let signature = ProbeSignature { name: "a:b".into(), signed: vec![Some(true)], text: true };
         let mut usdt_mapping = usdt_mapping(rule, vec![signature.clone()]).unwrap();
         let mut name = None;
-        let event = UsdtEvent {
-            probe: 0,
-            time_ns: 1,
-            pid: 1,
-            tid: 1,
-            comm: "c",
-            arguments: &[Some(-1)],
-            text: Some("VACUUM"),
-        };
-        usdt_mapping.map(&event, &mut |_, span_event| {
+        usdt_mapping.map(&event(1, 1, Some(-1), Some("VACUUM")), &mut |_, span_event| {
             if let SpanEvent::Begin { name: text, .. } = span_event {
                 name = Some(text.into_owned());
             }

@@ -13,7 +13,7 @@ use blkkin_bus::{Next, Publisher, Subscription};
 use blkkin_tracer::enrich::usdt::events::{LostEvents, UsdtBatch};
 use blkkin_ust_bridge::correlate::{Correlator, Update};
 use blkkin_ust_bridge::daemon_spans::{DaemonSpanStats, DaemonSpans, Thread};
-use blkkin_ust_bridge::mapping::usdt_mapping::{UsdtEvent, UsdtMapping};
+use blkkin_ust_bridge::mapping::usdt_mapping::UsdtMapping;
 use blkkin_wire::batch::EventBatch;
 use blkkin_wire::clock::MonotonicNs;
 use blkkin_wire::event::{LayerEvent, TaskChange};
@@ -129,19 +129,8 @@ impl UsdtCorrelation {
                 self.stats.discarded += 1;
                 continue;
             }
-            let usdt_event = UsdtEvent {
-                probe: event.probe,
-                time_ns: event.time.0,
-                pid: event.pid,
-                tid: event.tid,
-                comm: &event.comm,
-                arguments: &event.arguments,
-                text: event.text.as_deref(),
-            };
             let (mapping, daemon_spans) = (&mut self.mapping, &mut self.daemon_spans);
-            if !mapping
-                .map(&usdt_event, &mut |at, span_event| daemon_spans.apply(at, &span_event, &mut updates))
-            {
+            if !mapping.map(&event, &mut |at, span_event| daemon_spans.apply(at, &span_event, &mut updates)) {
                 let until = MonotonicNs(event.time.0 + 1);
                 self.record_loss(LostEvents { from: event.time, until, count: 1 }, &mut updates);
             }

@@ -10,31 +10,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use blkkin_probe_abi::usdt::{USDT_HAS_TEXT, USDT_TEXT_MAX, UsdtRecord};
 use blkkin_wire::clock::MonotonicNs;
+use blkkin_wire::ids::{Pid, Tid};
+use blkkin_wire::usdt_event::UsdtEvent;
 
 use super::UsdtProbe;
 
 /// Maximum number of queued batches. Each event batch in the bus has one before it, so the bus
 /// already bounds them.
 const QUEUE_MAX: usize = 256;
-
-/// An event: a thread reached a probe.
-#[derive(Clone, Debug, PartialEq)]
-pub struct UsdtEvent {
-    /// Time of the event.
-    pub time: MonotonicNs,
-    /// Index of the requested probe.
-    pub probe: usize,
-    /// Process, in the initial pid namespace.
-    pub pid: u32,
-    /// Thread.
-    pub tid: u32,
-    /// Name of the thread.
-    pub comm: Box<str>,
-    /// Arguments; none for one that could not be read.
-    pub arguments: Vec<Option<i128>>,
-    /// Requested text; none if it could not be read. A truncated text ends with `…`.
-    pub text: Option<Box<str>>,
-}
 
 /// Events without a record, because the rings were full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +84,8 @@ impl UsdtCollector {
         self.pending.push(UsdtEvent {
             time: MonotonicNs(record.header.time_ns),
             probe: number,
-            pid: record.pid,
-            tid: record.tid,
+            pid: Pid(record.pid),
+            tid: Tid(record.tid),
             comm: until_nul(&record.comm).into(),
             arguments,
             text: (record.header.flags & USDT_HAS_TEXT != 0 && record.text_bytes > 0).then(|| {
@@ -175,7 +158,7 @@ mod tests {
         let UsdtBatch { events, lost } = events.try_recv().unwrap();
         let emitted: Vec<_> = events
             .iter()
-            .map(|event| (event.time.0, event.probe, event.pid, event.tid, &*event.comm))
+            .map(|event| (event.time.0, event.probe, event.pid.0, event.tid.0, &*event.comm))
             .collect();
         assert_eq!(emitted, [(8, 1, 7, 8, "turn"), (9, 0, 7, 8, "turn"), (10, 0, 7, 8, "turn")]);
         assert_eq!((lost, collector.recorded), (None, 3), "row 3 does not exist");

@@ -1,7 +1,7 @@
 //! USDT probes of other programs, as defined by systemtap's `sys/sdt.h`.
 //!
 //! *In*: a program's file and the names of its probes. *Out*: uprobe locations with the arguments
-//! to read there; then [`events::UsdtEvent`]s in time order, next to the tracer's batches.
+//! to read there; then [`UsdtEvent`](blkkin_wire::usdt_event::UsdtEvent)s in time order, next to the tracer's batches.
 //!
 //! A probe is one `nop`, and a note with its location, its arguments and a *semaphore*: a counter
 //! that the program checks before it prepares the arguments. [`stapsdt_notes`] reads the notes,
