@@ -46,6 +46,7 @@ use blkkin_wire::ids::Source;
 use tracing::warn;
 
 use crate::error::{CliError, cannot_spawn};
+use crate::log::Limiter;
 use crate::service::{MetricFamily, MetricKind};
 use node_claims::NodeClaims;
 pub(crate) use recorded::RecordedGuests;
@@ -59,7 +60,7 @@ const BYTES_PER_SECOND: usize = 16 << 20;
 const GUESTS_MAX: usize = 1_024;
 /// Interval of looks at the folder, and of attempts to connect.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause after a guest that was refused.
+/// Pause after a guest that was refused, which also limits the log's lines about it.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Counters of all guests.
@@ -239,7 +240,7 @@ impl Guests {
 /// Starts a thread for each socket that appears in the folder, until `stop`.
 fn look_for_guests(folder: &Path, hub: &Arc<Hub>) {
     let mut threads: HashMap<PathBuf, JoinHandle<()>> = HashMap::new();
-    let mut problem = None;
+    let (mut problem, no_thread) = (None, Limiter::new("failures"));
     while !hub.stop.wait(LOOK_INTERVAL) {
         hub.target.recover();
         let sockets = match sockets(folder) {
@@ -263,7 +264,11 @@ fn look_for_guests(folder: &Path, hub: &Arc<Hub>) {
             let serve = move || connection::serve(&path, &hub);
             match Builder::new().name("guest".to_owned()).spawn(serve) {
                 Ok(thread) => drop(threads.insert(socket, thread)),
-                Err(error) => warn!("no thread for the guest of {}: {error}", socket.display()),
+                Err(error) => {
+                    if let Some(suppressed) = no_thread.pass() {
+                        warn!("no thread for the guest of {}: {error}{suppressed}", socket.display());
+                    }
+                }
             }
         }
     }

@@ -31,6 +31,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use tracing::{info, warn};
 
 use crate::filter::virtual_machines::is_named;
+use crate::log::Limiter;
 use crate::service::peer_credentials;
 
 use super::{BYTES_PER_SECOND, Hub, LOOK_INTERVAL, REFUSED_PAUSE, WINDOW_BYTES};
@@ -71,8 +72,20 @@ impl From<io::Error> for End {
     }
 }
 
+/// Limits of the log lines about one guest.
+struct GuestLines {
+    /// Connections, each with its end: a connection without a line has none for its end either.
+    connections: Limiter,
+    /// Failures to connect.
+    no_connection: Limiter,
+    /// Failures to send its records.
+    not_sent: Limiter,
+}
+
 /// Connects to a guest again and again, until its socket is gone or the agent stops.
 pub(super) fn serve(path: &Path, hub: &Hub) {
+    let [connections, no_connection, not_sent] = ["connections", "failures", "failures"].map(Limiter::new);
+    let lines = GuestLines { connections, no_connection, not_sent };
     let mut problem = None;
     // Socket of another virtual machine than those that are received.
     let mut other = None;
@@ -86,7 +99,7 @@ pub(super) fn serve(path: &Path, hub: &Hub) {
             Ok(stream) => {
                 problem = None;
                 match machine_to_receive(path, &stream, hub) {
-                    Some(machine) => connected(path, stream, machine, hub),
+                    Some(machine) => connected(path, stream, machine, hub, &lines),
                     None => {
                         other = identity;
                         LOOK_INTERVAL
@@ -95,8 +108,10 @@ pub(super) fn serve(path: &Path, hub: &Hub) {
             }
             Err(error) => {
                 let error = error.to_string();
-                if problem.as_ref() != Some(&error) {
-                    warn!("cannot connect to the guest of {}: {error}", path.display());
+                if problem.as_ref() != Some(&error)
+                    && let Some(suppressed) = lines.no_connection.pass()
+                {
+                    warn!("cannot connect to the guest of {}: {error}{suppressed}", path.display());
                     problem = Some(error);
                 }
                 LOOK_INTERVAL
@@ -137,19 +152,30 @@ fn machine_to_receive(path: &Path, stream: &UnixStream, hub: &Hub) -> Option<Opt
 }
 
 /// Serves a connection to its end; returns the pause before the next one.
-fn connected(path: &Path, stream: UnixStream, machine: Option<Machine>, hub: &Hub) -> Duration {
+fn connected(
+    path: &Path,
+    stream: UnixStream,
+    machine: Option<Machine>,
+    hub: &Hub,
+    lines: &GuestLines,
+) -> Duration {
     hub.stats.connections.fetch_add(1, Relaxed);
-    let name = machine.as_ref().and_then(|machine| machine.name.as_ref());
-    let name = name.map(|name| format!(": virtual machine `{name}`")).unwrap_or_default();
-    info!("guest of {} is connected{name}", path.display());
     hub.stats.connected.fetch_add(1, Relaxed);
-    let end = Connection::new(path, stream, machine.as_ref(), hub).run().err().unwrap_or(End::Closed(None));
+    let mut connection = Connection::new(path, stream, machine.as_ref(), hub, lines);
+    let end = connection.run().err().unwrap_or(End::Closed(None));
+    let is_logged = connection.is_logged;
+    drop(connection);
     hub.claims().release(path);
     hub.stats.connected.fetch_sub(1, Relaxed);
+    if !is_logged {
+        lines.connections.suppress();
+    }
     match end {
         End::Closed(error) => {
-            let error = error.map(|error| format!(": {error}")).unwrap_or_default();
-            info!("guest of {} is disconnected{error}", path.display());
+            if is_logged {
+                let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+                info!("guest of {} is disconnected{error}", path.display());
+            }
             LOOK_INTERVAL
         }
         End::Refused(why) => {
@@ -193,6 +219,11 @@ struct InFlight {
 struct Connection<'a> {
     path: &'a Path,
     stream: UnixStream,
+    lines: &'a GuestLines,
+    /// The log has a line about it.
+    is_logged: bool,
+    /// Names the guest's virtual machine in the log.
+    machine_name: Option<&'a str>,
     /// Names the guest's virtual machine.
     node_event: Option<VirtualMachineEvent>,
     /// Boot of the guest whose clock is known, and this host's clock minus that one.
@@ -223,12 +254,21 @@ struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    fn new(path: &'a Path, stream: UnixStream, machine: Option<&Machine>, hub: &'a Hub) -> Connection<'a> {
+    fn new(
+        path: &'a Path,
+        stream: UnixStream,
+        machine: Option<&'a Machine>,
+        hub: &'a Hub,
+        lines: &'a GuestLines,
+    ) -> Connection<'a> {
         // The guest takes numbers that are near each other for those of one process.
         let receiver = Receiver::new(hub.next_request.fetch_add(REQUESTS_OF_CONNECTION, Relaxed));
         Connection {
             path,
             stream,
+            lines,
+            is_logged: false,
+            machine_name: machine.and_then(|machine| machine.name.as_deref()),
             node_event: machine.map(|machine| node_event(machine, hub.source)),
             guest_clock: None,
             pings: 0,
@@ -253,6 +293,7 @@ impl<'a> Connection<'a> {
     fn run(&mut self) -> Result<(), End> {
         self.stream.set_nonblocking(true)?;
         while !self.hub.stop.is_set() {
+            self.log();
             self.take_acks();
             self.hand_over();
             self.ask_if_silent();
@@ -266,6 +307,19 @@ impl<'a> Connection<'a> {
             self.wait = (self.wait * 2).min(IDLE_WAIT);
         }
         Ok(())
+    }
+
+    /// Logs the connection once, as soon as the limit permits.
+    fn log(&mut self) {
+        if self.is_logged {
+            return;
+        }
+        if let Some(suppressed) = self.lines.connections.pass_if_due() {
+            let name =
+                self.machine_name.map(|name| format!(": virtual machine `{name}`")).unwrap_or_default();
+            info!("guest of {} is connected{name}{suppressed}", self.path.display());
+            self.is_logged = true;
+        }
     }
 
     /// Returns whether more bytes of the guest may be taken now.
@@ -379,7 +433,10 @@ impl<'a> Connection<'a> {
                 Ok(Some(handle)) => one.handle = Some(handle),
                 Ok(None) => return,
                 Err(error) => {
-                    warn!("records of the guest of {} are not sent: {error}", self.path.display());
+                    if let Some(suppressed) = self.lines.not_sent.pass() {
+                        let path = self.path.display();
+                        warn!("records of the guest of {path} are not sent: {error}{suppressed}");
+                    }
                     self.paused_until = Some(Instant::now() + RESUME_PAUSE);
                     return;
                 }

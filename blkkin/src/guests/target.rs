@@ -14,6 +14,8 @@ use blkkin_wire::ids::NodeId;
 use blkkin_wire::v1;
 use tracing::warn;
 
+use crate::log::Limiter;
+
 /// Takes records of all guests.
 pub(crate) trait RecordTarget: Send + Sync {
     /// Takes a record. Returns false if it has no room now, and the reason if it takes none for a while.
@@ -30,11 +32,12 @@ pub(crate) trait RecordTarget: Send + Sync {
 pub(crate) struct Cluster {
     producer: RwLock<EventProducer>,
     domain: NodeId,
+    failure_lines: Limiter,
 }
 
 impl Cluster {
     pub(crate) fn new(producer: EventProducer, domain: NodeId) -> Cluster {
-        Cluster { producer: RwLock::new(producer), domain }
+        Cluster { producer: RwLock::new(producer), domain, failure_lines: Limiter::new("failures") }
     }
 
     fn producer(&self) -> RwLockReadGuard<'_, EventProducer> {
@@ -56,8 +59,10 @@ impl RecordTarget for Cluster {
             return;
         }
         let mut producer = self.producer.write().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = producer.recreate() {
-            warn!("records of guests are not sent: {}", error.why);
+        if let Err(error) = producer.recreate()
+            && let Some(suppressed) = self.failure_lines.pass()
+        {
+            warn!("records of guests are not sent: {}{suppressed}", error.why);
         }
     }
 }

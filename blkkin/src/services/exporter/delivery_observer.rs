@@ -103,10 +103,13 @@ impl DeliveryObserver for InFlightBatch<'_> {
         let mut stats = self.status.stats();
         stats.delivered = stats.delivered.saturating_sub(spans);
         stats.not_taken += spans;
-        (self.notify)(format!(
-            "{} did not accept {spans} spans, without naming them: {why}",
-            self.status.name
-        ));
+        drop(stats);
+        if let Some(suppressed) = self.status.not_taken_lines.pass() {
+            (self.notify)(format!(
+                "{} did not accept {spans} spans, without naming them: {why}{suppressed}",
+                self.status.name
+            ));
+        }
     }
 
     fn on_attempt(&mut self, attempt: Attempt) {

@@ -199,9 +199,11 @@ impl DestinationWorker {
         if sent_to_dlq == RetryDecision::Continue {
             self.status.stats().unreadable += 1;
             let RecordPosition { partition, offset } = position;
-            (self.notify)(format!(
-                "a record of {TRACES} (partition {partition}, offset {offset}) could not be decoded: {why}; it is in blkkin.dead"
-            ));
+            if let Some(suppressed) = self.status.unreadable_lines.pass() {
+                (self.notify)(format!(
+                    "a record of {TRACES} (partition {partition}, offset {offset}) could not be decoded: {why}; it is in blkkin.dead{suppressed}"
+                ));
+            }
             return Ok(Flow::Continue);
         }
         self.handle_abort(aborted, consumer)

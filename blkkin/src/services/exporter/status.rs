@@ -9,9 +9,11 @@ use std::time::Duration;
 use blkkin_bus::kafka::DEAD;
 
 use super::stats::DestinationStats;
+use crate::log::Limiter;
 use crate::service::{Heartbeat, LagGauge, Outage};
 
-/// The counters, lag and outages of a destination, for metrics, health and the summary.
+/// The counters, lag and outages of a destination, for metrics, health and the summary, and the limits of its
+/// log lines.
 #[derive(Debug)]
 pub(super) struct DestinationStatus {
     /// The destination's name.
@@ -20,6 +22,10 @@ pub(super) struct DestinationStatus {
     pub(super) heartbeat: Heartbeat,
     /// The lag of the consumer group's local member.
     pub(super) lag: LagGauge,
+    /// Limit of lines about records that could not be decoded.
+    pub(super) unreadable_lines: Limiter,
+    /// Limit of lines about requests that the destination accepted in part.
+    pub(super) not_taken_lines: Limiter,
     stats: Mutex<DestinationStats>,
     outages: Mutex<[Option<Outage>; 2]>,
 }
@@ -48,7 +54,8 @@ impl DestinationStatus {
     /// Creates the status of a destination.
     pub(super) fn new(name: String) -> DestinationStatus {
         let (heartbeat, lag, stats, outages) = Default::default();
-        DestinationStatus { name, heartbeat, lag, stats, outages }
+        let [unreadable_lines, not_taken_lines] = ["records", "requests"].map(Limiter::new);
+        DestinationStatus { name, heartbeat, lag, unreadable_lines, not_taken_lines, stats, outages }
     }
 
     /// Locks the counters.
