@@ -836,4 +836,28 @@ mod tests {
         assert_eq!(failure("blkkin trace ls"), (None, Status::Usage));
         assert_eq!(failure("blkkin run --help"), (None, Status::Success));
     }
+
+    /// Returns the stage and `--await-client` of an aggregator.
+    fn aggregator(line: &str) -> (StageChoice, String) {
+        match parse(line.split(' ').map(OsString::from)) {
+            Ok(CliCommand::Aggregator(args)) => (args.stage, args.await_client),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn former_names_have_the_values_of_the_new_ones() {
+        let new = (StageChoice::Link, "3s".to_owned());
+        let options = ["--stage link --await-client 3s", "--stage meet --await-asker 3s"];
+        let lines =
+            options.map(|options| aggregator(&format!("blkkin aggregator --brokers a:9092 {options}")));
+        assert_eq!(lines, [new.clone(), new.clone()]);
+        let keys = ["stage = 'link'\nawait-client = '3s'", "stage = 'meet'\nawait-asker = '3s'"];
+        let files = keys.map(|keys| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(&file, format!("brokers = 'a:9092'\n{keys}")).unwrap();
+            aggregator(&format!("blkkin aggregator -c {}", file.path().display()))
+        });
+        assert_eq!(files, [new.clone(), new]);
+    }
 }
