@@ -3,7 +3,8 @@
 //! `measure CHUNKS CALL…` prints ns per call, `measure-context` ns per call of a thread that
 //! publishes its context. `flood CALL RATE SECONDS` makes calls on every CPU, RATE per second in
 //! total (0: without a limit), and prints their number and the seconds. `threads NUMBER` creates
-//! threads that make one call each. `clock` prints CLOCK_MONOTONIC and ends.
+//! threads that make one call each. `ust THREADS CHUNKS` prints ns per call of blkkin-ust. `clock`
+//! prints CLOCK_MONOTONIC and ends.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use blkkin_tracer::clock;
 
 use crate::calls::{Call, Target};
-use crate::{affinity, contexts, memory};
+use crate::{affinity, contexts, memory, ust};
 
 /// Runs one load.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
@@ -22,6 +23,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
         ["measure-context", chunks, library, word, go] => {
             contexts::load(chunks.parse()?, library, word, go.as_ref())?;
         }
+        ["ust", threads, chunks] => ust::load(threads.parse()?, chunks.parse()?),
         ["threads", number] => memory::load(number.parse()?)?,
         ["flood", call, rate, seconds] => flood(call, rate.parse()?, seconds)?,
         ["flood-one", cpu, call, rate, seconds] => {

@@ -21,6 +21,7 @@ mod call;
 mod calls;
 mod contexts;
 mod daemon;
+mod decode;
 mod disk;
 mod fio;
 mod fleet;
@@ -45,6 +46,7 @@ mod simulation;
 mod stages;
 mod start;
 mod top;
+mod ust;
 mod wire;
 #[path = "../../zipkin-export/tests/support/server.rs"]
 #[allow(clippy::unwrap_used, reason = "shared with the tests: without a Zipkin there is nothing to measure")]
@@ -106,6 +108,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("sampling", sampling::run),
     ("fleet", fleet::run),
     ("guest", guest::run),
+    ("ust", ust::run),
+    ("decode", decode::run),
 ];
 
 fn main() -> ExitCode {

@@ -270,7 +270,8 @@ fn compile(source: &str, args: &[&str]) -> (tempfile::TempDir, PathBuf) {
     let path = folder.path().join("compiled");
     let mut command = Command::new("gcc");
     command.args(["-O2", "-Wall", "-Werror", "-o"]).arg(&path).arg(source).args(args);
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c"));
+    // The same folder for the benchmark, which is in another crate.
+    command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../ust-bridge/tests/c"));
     assert!(command.status().expect("gcc runs").success());
     (folder, path)
 }

@@ -92,6 +92,8 @@ const BENCHES: &[Bench] = &[
     ),
     bench("agent", "CPU and memory of an agent, by requests per second (3 min)", DISKS, WITH_CLUSTER),
     bench("nbd", "a storage daemon instrumented and traced: time per request (4 min)", None, WITH_CLUSTER),
+    bench("ust", "a call of blkkin-ust, while no session records and recorded (4 min)", None, WITH_CLUSTER),
+    bench("decode", "reading LTTng streams, compared with babeltrace2 (2 min)", None, WITH_CLUSTER),
     bench("daemon", "latency from a storage daemon's event to Zipkin (3 min)", PROBES, WITH_CLUSTER),
     bench(
         "guest",
