@@ -19,7 +19,7 @@
     reason = "shared with the tests: an agent that does not answer cannot be measured"
 )]
 #[allow(dead_code, reason = "the tests look at labels too")]
-mod metrics;
+pub(crate) mod metrics;
 
 use std::fs::File;
 use std::net::TcpStream;

@@ -97,6 +97,11 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
 }
 
 fn throughput(lab: &Lab) -> Result<Throughput> {
+    let traces = lab.traces();
+    // Of earlier sessions; the relay makes the folders of a session.
+    for host in fs::read_dir(&traces).into_iter().flatten() {
+        fs::remove_dir_all(host?.path())?;
+    }
     lab.live_session("fast", LIVE_TIMER_US, "--subbuf-size=256K --num-subbuf=16 --blocking-timeout=inf");
     let mut sample = lab.sample(&["tick", &EVENTS.to_string()]);
     sample.go();
@@ -114,7 +119,6 @@ fn throughput(lab: &Lab) -> Result<Throughput> {
     lab.lttng("destroy fast");
     while !matches!(follower.step(&mut |_| {}), Step::Ended | Step::Destroyed) {}
 
-    let traces = lab.traces();
     let mut mapper = Mapper::new(Mapping::read(TICK)?);
     let stored = read_stored(&traces, |_| {})?;
     let mapped = read_stored(&traces, |view| mapper.map(view, &mut |_, _| {}))?;
@@ -122,9 +126,6 @@ fn throughput(lab: &Lab) -> Result<Throughput> {
     babeltrace.arg("--output-format=dummy").arg(&traces).stdin(Stdio::null()).stdout(Stdio::null());
     let usage = process::wait(babeltrace.spawn().context("cannot start babeltrace2")?)?;
     ensure!(usage.status.success(), "babeltrace2 failed");
-    for host in fs::read_dir(&traces)? {
-        fs::remove_dir_all(host?.path())?;
-    }
     Ok(Throughput { live, stored, mapped, babeltrace: usage.processor })
 }
 

@@ -23,6 +23,20 @@ pub(crate) fn steady(device: &str, rate: u64, length: Duration, output: &Path) -
     command
 }
 
+/// Prepares fio with random reads from the Unix socket of an NBD server.
+pub(crate) fn nbd(socket: &Path, depth: u32, length: Duration) -> Command {
+    let mut command = Command::new("fio");
+    command.args(["--name=x", "--ioengine=nbd", "--rw=randread", "--bs=4k", "--thread", "--time_based"]);
+    command.args([
+        "--norandommap",
+        &format!("--iodepth={depth}"),
+        &format!("--runtime={}", length.as_secs()),
+    ]);
+    command.arg(format!("--uri=nbd+unix:///?socket={}", socket.display()));
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
 /// Duration of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Length {

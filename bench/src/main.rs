@@ -23,6 +23,7 @@ mod contexts;
 mod daemon;
 mod decode;
 mod disk;
+mod failover;
 mod fio;
 mod fleet;
 mod frame;
@@ -110,6 +111,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("guest", guest::run),
     ("ust", ust::run),
     ("decode", decode::run),
+    ("nbdkit", nbd::nbdkit::run),
+    ("failover", failover::run),
 ];
 
 fn main() -> ExitCode {

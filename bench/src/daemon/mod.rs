@@ -28,7 +28,7 @@ use crate::frame::rounds::quantile;
 use crate::frame::{BenchReport, Figure, Goal, Rounds};
 use crate::process::{self, now_us};
 use crate::zipkin::Zipkin;
-use crate::{Setting, nbd, proxy};
+use crate::{Setting, fio, nbd, proxy};
 use tracker::VisibilityTracker;
 
 /// Requests per second.
@@ -63,7 +63,9 @@ pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let mut traced = Traced::start(setting, folder.path(), &format!("zipkin=http://{proxy}"))?;
     let end = Arc::new(AtomicBool::new(false));
     let poller = tracker.poll(Arc::clone(&zipkin), Arc::clone(&end));
-    let mut fio = KillOnDrop(fio(&traced.socket, whole).spawn().context("fio is not installed")?);
+    let mut fio = fio::nbd(&traced.socket, 1, whole);
+    fio.arg(format!("--rate_iops={RATE}")).arg(format!("--size={FILE_BYTES}")).stdout(Stdio::null());
+    let mut fio = KillOnDrop(fio.spawn().context("fio is not installed")?);
     std::thread::sleep(warm_up);
     let started = now_us();
     std::thread::sleep(round * rounds);
@@ -136,16 +138,6 @@ fn children(pid: u32) -> Result<Vec<libc::pid_t>> {
         all.extend(ids.split_whitespace().filter_map(|word| word.parse::<libc::pid_t>().ok()));
     }
     Ok(all)
-}
-
-fn fio(socket: &Path, length: Duration) -> Command {
-    let mut fio = Command::new("fio");
-    fio.args(["--name=x", "--ioengine=nbd", "--rw=randread", "--bs=4k", "--iodepth=1", "--thread"]);
-    fio.args(["--time_based", "--norandommap"]).arg(format!("--rate_iops={RATE}"));
-    fio.arg(format!("--runtime={}", length.as_secs())).arg(format!("--size={FILE_BYTES}"));
-    fio.arg(format!("--uri=nbd+unix:///?socket={}", socket.display()));
-    fio.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    fio
 }
 
 fn build_report(times: &[[Vec<f64>; 2]], round: Duration) -> Result<BenchReport> {

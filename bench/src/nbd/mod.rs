@@ -29,9 +29,10 @@ mod apart;
 mod client;
 mod collectors;
 mod cpu_load;
+pub(crate) mod nbdkit;
 mod server;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -101,14 +102,20 @@ impl Compared {
 /// Runs the benchmark.
 pub(crate) fn run(setting: &Setting) -> Result<BenchReport> {
     let program = program()?;
+    let quick = setting.extent.is_quick();
+    Ok(build_report(&with_file(|file| apart::measure(&program, file, quick))?))
+}
+
+/// Measures with a file in memory, on the CPUs that the servers do not use.
+fn with_file<T>(measure: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let folder = tempfile::tempdir_in("/dev/shm").context("no folder in memory")?;
     let file = folder.path().join("disk");
     std::fs::write(&file, vec![0xb1; BYTES]).context("no file in memory")?;
     let all = affinity::cpus();
     affinity::pin(&affinity::other_cpus()).context("cannot bind this process to CPUs")?;
-    let compared = apart::measure(&program, &file, setting.extent.is_quick());
+    let measured = measure(&file);
     affinity::pin(&all).context("cannot unbind this process")?;
-    Ok(build_report(&compared?))
+    measured
 }
 
 /// Returns the path of the server, next to this program: `cargo xtask bench` builds both.

@@ -31,24 +31,33 @@ pub(super) struct RequestStats {
 }
 
 impl Server {
-    /// Starts the server on its CPU, in this mode.
+    /// Starts the server in this mode.
     pub(super) fn start(program: &Path, file: &Path, mode: Instrumentation) -> Result<Server> {
+        Server::run(|socket| {
+            let mut command = Command::new(program);
+            command.arg(file).arg("--unix").arg(socket);
+            command.env_remove("BLKKIN_UST").env_remove("BLKKIN_UST_ROOTS");
+            match mode {
+                // The server prints that it is not traced.
+                Instrumentation::Disabled => command.env("BLKKIN_UST", "0").stderr(Stdio::null()),
+                Instrumentation::Unlimited => command.env("BLKKIN_UST_ROOTS", "0"),
+                Instrumentation::Inactive | Instrumentation::Sampled => &mut command,
+            };
+            command
+        })
+    }
+
+    /// Starts a server of the socket on its CPU, and waits until it listens.
+    pub(super) fn run(command: impl FnOnce(&Path) -> Command) -> Result<Server> {
         let folder = tempfile::tempdir_in("/dev/shm")?;
-        let mut command = Command::new(program);
-        command.arg(file).arg("--unix").arg(socket(folder.path()));
+        let socket = socket(folder.path());
+        let mut command = command(&socket);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.env_remove("BLKKIN_UST").env_remove("BLKKIN_UST_ROOTS");
-        match mode {
-            // The server prints that it is not traced.
-            Instrumentation::Disabled => command.env("BLKKIN_UST", "0").stderr(Stdio::null()),
-            Instrumentation::Unlimited => command.env("BLKKIN_UST_ROOTS", "0"),
-            Instrumentation::Inactive | Instrumentation::Sampled => &mut command,
-        };
         let cpus = [affinity::load_cpu()];
         // SAFETY: between fork and exec `pin` makes a system call and allocates nothing.
         unsafe { command.pre_exec(move || affinity::pin(&cpus)) };
-        let mut process = KillOnDrop(command.spawn().context("the server cannot be started")?);
-        let socket = socket(folder.path());
+        let name = command.get_program().to_string_lossy().into_owned();
+        let mut process = KillOnDrop(command.spawn().with_context(|| format!("cannot start {name}"))?);
         // The server listens after its registration with LTTng.
         process::wait_until(&mut process.0, READY_TIMEOUT, "the server does not listen", || socket.exists())?;
         Ok(Server { folder, process })

@@ -10,11 +10,12 @@
 
 #define CALLS 2000000
 
+/* CPU time, so that other processes do not count. */
 static double now_ns(void)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
 	return (double) now.tv_sec * 1e9 + (double) now.tv_nsec;
 }
 

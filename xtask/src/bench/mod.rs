@@ -92,8 +92,10 @@ const BENCHES: &[Bench] = &[
     ),
     bench("agent", "CPU and memory of an agent, by requests per second (3 min)", DISKS, WITH_CLUSTER),
     bench("nbd", "a storage daemon instrumented and traced: time per request (4 min)", None, WITH_CLUSTER),
+    bench("nbdkit", "blkkin-nbd without tracing, compared with nbdkit (2 min)", None, WITH_PEERS),
     bench("ust", "a call of blkkin-ust, while no session records and recorded (4 min)", None, WITH_CLUSTER),
     bench("decode", "reading LTTng streams, compared with babeltrace2 (2 min)", None, WITH_CLUSTER),
+    bench("failover", "time until a killed group member is replaced (10 min)", None, WITH_CLUSTER),
     bench("daemon", "latency from a storage daemon's event to Zipkin (3 min)", PROBES, WITH_CLUSTER),
     bench(
         "guest",
@@ -178,7 +180,7 @@ fn measure_all(workspace: &Workspace, benches: &[&Bench], options: &Options) -> 
     let blkkin = build(workspace, "blkkin", "blkkin")?;
     let program = build(workspace, "blkkin-bench", "blkkin-bench")?;
     // Expected in the folder of the measuring program.
-    if benches.iter().any(|bench| ["nbd", "daemon"].contains(&bench.name)) {
+    if benches.iter().any(|bench| ["nbd", "daemon", "nbdkit"].contains(&bench.name)) {
         build(workspace, "blkkin-nbd", "blkkin-nbd")?;
     }
     if benches.iter().any(|bench| bench.name == "guest") {
