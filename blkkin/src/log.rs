@@ -67,7 +67,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// Limit of lines from one call site about one destination or guest: one in [`LINE_INTERVAL`].
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    /// What a line is about, in the plural: `records`.
+    /// Subject of a line, in the plural: `records`.
     unit: &'static str,
     state: Mutex<LimiterState>,
 }

@@ -147,7 +147,7 @@ impl StateStore {
     }
 }
 
-/// What a reader of a partition returned.
+/// Result of one look at a partition.
 enum Polled<M> {
     Nothing,
     /// The end of the partition.
