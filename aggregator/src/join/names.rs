@@ -43,6 +43,9 @@ use crate::trace::{DeviceNames, Names, ProcessNames};
 /// (`tracer/src/enrich/contexts/process_contexts.rs`).
 const PROCESSES_MAX: usize = 8_192;
 
+/// Maximum number of devices of a node, of some 94 B each.
+const DEVICES_MAX: usize = 65_536;
+
 /// Names that events may still refer to.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct NameTable {
@@ -79,9 +82,9 @@ struct ExpiringTask {
     event_time: MonotonicNs,
 }
 
-/// Result of adding a task name.
+/// Result of adding a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TaskUpdate {
+pub(super) enum NameUpdate {
     Stored,
     Dropped,
 }
@@ -108,7 +111,7 @@ impl NameTable {
         self.processes.set_max(PROCESSES_MAX);
     }
 
-    pub(super) fn task(&mut self, event: TaskEvent) -> TaskUpdate {
+    pub(super) fn task(&mut self, event: TaskEvent) -> NameUpdate {
         let (task, change, now) = (event.task, event.change, event.time);
         let new_process = change == TaskChange::Forked && event.tid.0 == event.pid.0;
         if change == TaskChange::Execed || new_process {
@@ -119,7 +122,7 @@ impl NameTable {
         let is_known = self.tasks.get(&task).is_some_and(|known| known.event.time == now);
         if !is_known && self.current.get(&task.id) != Some(&task.version) {
             if self.tasks.len() >= self.tasks_max {
-                return TaskUpdate::Dropped;
+                return NameUpdate::Dropped;
             }
             if let Some(version) = self.current.insert(task.id, task.version) {
                 self.expire(TaskRef { id: task.id, version }, now);
@@ -130,7 +133,7 @@ impl NameTable {
             self.current.remove(&task.id);
             self.expire(task, now);
         }
-        TaskUpdate::Stored
+        NameUpdate::Stored
     }
 
     pub(super) fn file(&mut self, event: FileEvent) {
@@ -142,14 +145,19 @@ impl NameTable {
         }
     }
 
-    pub(super) fn device(&mut self, event: DeviceEvent) {
-        let mut names = DeviceNames::clone(&self.devices);
+    pub(super) fn device(&mut self, event: DeviceEvent) -> NameUpdate {
+        let known = &self.devices.names;
+        if known.len() >= DEVICES_MAX && !known.contains_key(&event.device) {
+            return NameUpdate::Dropped;
+        }
+        // Copied only if an open trace has the names.
+        let names = Arc::make_mut(&mut self.devices);
         names.names.insert(event.device, event.name.into());
         match event.disk {
             Some(disk) => names.disks.insert(event.device, disk.into()),
             None => names.disks.remove(&event.device),
         };
-        self.devices = Arc::new(names);
+        NameUpdate::Stored
     }
 
     pub(super) fn process(&mut self, event: ProcessContextEvent) {
@@ -280,7 +288,7 @@ impl NameTable {
 mod tests {
     use super::*;
     use crate::fixtures;
-    use blkkin_wire::ids::Tid;
+    use blkkin_wire::ids::{DeviceId, Tid};
     use blkkin_wire::process_context::{Attribute, AttributeValue};
 
     fn table(tasks_max: usize) -> NameTable {
@@ -329,8 +337,8 @@ mod tests {
         table.task(fixtures::task(1, 0, 1, "lives"));
         table.task(fixtures::task(2, 0, 2, "ends"));
         table.task(TaskEvent { change: TaskChange::Exited, ..fixtures::task(2, 0, 3, "ends") });
-        assert_eq!(table.task(fixtures::task(3, 0, 4, "new")), TaskUpdate::Stored);
-        assert_eq!(table.task(fixtures::task(4, 0, 5, "too many")), TaskUpdate::Dropped);
+        assert_eq!(table.task(fixtures::task(3, 0, 4, "new")), NameUpdate::Stored);
+        assert_eq!(table.task(fixtures::task(4, 0, 5, "too many")), NameUpdate::Dropped);
         assert_eq!(comm(&mut table, 1, 0).as_deref(), Some("lives"));
         assert_eq!(comm(&mut table, 2, 0), None);
     }
@@ -458,6 +466,24 @@ mod tests {
         };
         table.task(TaskEvent { pid: leader.pid, ..child });
         assert_eq!(service_name(&mut table, 0), None);
+    }
+
+    #[test]
+    fn devices_beyond_the_maximum_have_no_name_and_known_ones_change() {
+        let mut table = NameTable::new(8, 8, DurationNs(1));
+        let named = |minor: u32, name: &str| DeviceEvent {
+            time: MonotonicNs(1),
+            device: DeviceId { major: 259, minor },
+            name: name.into(),
+            partition_of: None,
+            disk: None,
+        };
+        let stored = (0..2 * DEVICES_MAX as u32)
+            .filter(|minor| table.device(named(*minor, "disk")) == NameUpdate::Stored)
+            .count();
+        assert_eq!((stored, table.devices().names.len()), (DEVICES_MAX, DEVICES_MAX));
+        assert_eq!(table.device(named(7, "other")), NameUpdate::Stored);
+        assert_eq!(&*table.devices().names[&DeviceId { major: 259, minor: 7 }], "other");
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub struct JoinStats {
     pub batches_contested: u64,
     /// Times that a source's wall clock went back by more than the uncertainty of both readings.
     pub clock_set_back: u64,
-    /// Task names dropped because the table was full.
+    /// Names of tasks and devices dropped because the table was full.
     pub names_dropped: u64,
     /// Sources finished and forgotten because there were too many: their later events have no names
     /// and no open traces.

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::commits::{CommitWait, Commits};
 use super::config::JoinConfig;
 use super::generational_cache::GenerationalCache;
-use super::names::{NameTable, TaskUpdate};
+use super::names::{NameTable, NameUpdate};
 use super::open::{ClosedTrace, OpenTraces, Slot};
 use super::sink::StatsSink;
 use super::window::Window;
@@ -203,11 +203,14 @@ impl Stream {
             LayerEvent::DaemonSpan(daemon_span) => self.daemon_span(daemon_span, sink),
             LayerEvent::PageOrigin(origin) => self.page_origin(*origin, sink),
             LayerEvent::File(file) => self.names.file(file),
-            LayerEvent::Device(device) => self.names.device(device),
+            LayerEvent::Device(device) => {
+                let dropped = self.names.device(device) == NameUpdate::Dropped;
+                sink.stats.names_dropped += u64::from(dropped);
+            }
             LayerEvent::ProcessContext(process) => self.names.process(*process),
             LayerEvent::VirtualMachine(machine) => self.names.virtual_machine(*machine),
             LayerEvent::Task(task) => {
-                let dropped = self.names.task(task) == TaskUpdate::Dropped;
+                let dropped = self.names.task(task) == NameUpdate::Dropped;
                 sink.stats.names_dropped += u64::from(dropped);
             }
         }

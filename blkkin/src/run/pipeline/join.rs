@@ -118,7 +118,7 @@ fn guest_notes(stats: &JoinStats) -> Vec<String> {
         (stats.batches_contested, "batches were joined each on its own: two agents send as one source"),
         (stats.closed_for_room, "traces were closed because too many were open"),
         (stats.ahead_of_window, "events have a time far in the future"),
-        (stats.names_dropped, "names of tasks found no room"),
+        (stats.names_dropped, "names of tasks and devices found no room"),
     ];
     let notes = counts.iter().filter(|(count, _)| *count > 0);
     notes.map(|(count, text)| format!("guests: {count} {text}")).collect()
