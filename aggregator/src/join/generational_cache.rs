@@ -65,7 +65,8 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> GenerationalCache<K, V, S
     }
 
     pub(crate) fn get(&mut self, key: &K) -> Option<&V> {
-        if !self.young.contains_key(key) {
+        // Until the young one was full once, a look-up is one look-up.
+        if !self.old.is_empty() && !self.young.contains_key(key) {
             let value = self.old.remove(key)?;
             self.insert(*key, value);
         }
