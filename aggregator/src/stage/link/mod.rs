@@ -100,7 +100,7 @@ use clock_bounds::{ClockBound, ClockBounds, Containment};
 use disk::{Decision, DiskRequests};
 use rule::Rule;
 
-/// Maximum number of waiting endpoints, 102 MiB (`cargo xtask bench fleet`). Beyond it the one that has waited longest is
+/// Maximum number of waiting endpoints, 106 MiB (`cargo xtask bench fleet`). Beyond it the one that has waited longest is
 /// given up.
 const WAITING_MAX: usize = 65_536;
 
