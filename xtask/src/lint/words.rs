@@ -119,6 +119,13 @@ impl DenyList {
         self.0.iter().find(found)
     }
 
+    /// Reports a denied phrase in a line of a comment or text, and returns the number of lines that have one: 0 or 1.
+    fn count_in(&self, line: &str, number: usize, report: &mut impl FnMut(usize, String)) -> usize {
+        let Some(found) = self.in_comment(line) else { return 0 };
+        report(number, format!("`{}`: {}", found.words.join(" "), found.instead));
+        1
+    }
+
     /// Finds the first denied part of a name.
     fn in_name(&self, name: &str) -> Option<&Denied> {
         let parts = parts(name);
@@ -189,10 +196,7 @@ fn look(
             Kind::Comment | Kind::ItemDoc => {
                 for (nth, line) in token.text.lines().enumerate() {
                     totals.comments += 1;
-                    if let Some(found) = denied.in_comment(line) {
-                        counts.comments += 1;
-                        report(token.line + nth, format!("`{}`: {}", found.words.join(" "), found.instead));
-                    }
+                    counts.comments += denied.count_in(line, token.line + nth, &mut report);
                 }
                 let opens_module =
                     token.text.starts_with("//!") && !std::mem::replace(&mut has_module_doc, true);
@@ -225,10 +229,7 @@ fn look(
                     continue;
                 }
                 totals.texts += 1;
-                if let Some(found) = denied.in_comment(token.text) {
-                    counts.texts += 1;
-                    report(token.line, format!("`{}`: {}", found.words.join(" "), found.instead));
-                }
+                counts.texts += denied.count_in(token.text, token.line, &mut report);
             }
             Kind::Punctuation => {}
         }
@@ -256,10 +257,7 @@ fn look_at_page(
         totals.texts += 1;
         // Every second part is between backticks.
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ` ");
-        if let Some(found) = denied.in_comment(&prose) {
-            counts.texts += 1;
-            report(nth + 1, format!("`{}`: {}", found.words.join(" "), found.instead));
-        }
+        counts.texts += denied.count_in(&prose, nth + 1, &mut report);
     }
     counts
 }
@@ -280,10 +278,7 @@ fn look_at_comments(
         });
         let Some(at) = begins.min() else { continue };
         totals.comments += 1;
-        if let Some(found) = denied.in_comment(&line[at..]) {
-            counts.comments += 1;
-            report(nth + 1, format!("`{}`: {}", found.words.join(" "), found.instead));
-        }
+        counts.comments += denied.count_in(&line[at..], nth + 1, &mut report);
     }
     counts
 }
